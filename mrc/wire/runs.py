@@ -1,0 +1,195 @@
+"""Runs of WRITE packets in one buffer, read and written as numpy columns.
+
+A run is up to 64 packets of one message that follow each other, each with TSETH and without
+immediate data, all but the last of one size: the segment. Its headers are nine 32-bit words a
+packet, and from one packet to the next only two of them change, by a constant: PSN by 1, address by
+the payload. So a run is written by adding a constant pattern to one row of words, and checked by
+subtracting the first row and comparing with that pattern.
+
+Packets of any other form (immediate data, no TSETH, trimmed) take `mrc.wire.writes`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mrc.wire.fields import BTH, METH, RETH, TSETH, Opcode
+from mrc.wire.icrc import ICRC_BYTES, byte4_delta, icrcs
+from mrc.wire.writes import HEADER_BYTES
+
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+
+RUN_BYTES_MAX = 65507
+"""Largest UDP payload over IPv4, which is also what one GSO send may hold."""
+RUN_PACKETS_MAX = 64
+"""Segments one GSO send may hold on every kernel that has GSO."""
+OVERHEAD_BYTES = HEADER_BYTES + ICRC_BYTES
+
+HEADER_WORDS = HEADER_BYTES // 4
+WORD_BTH, WORD_DQP, WORD_PSN = 0, 1, 2
+WORD_MSN = BTH.size // 4
+WORD_TIMESTAMP = WORD_MSN + METH.size // 4
+WORD_VA_HIGH = WORD_TIMESTAMP + TSETH.size // 4
+WORD_VA_LOW, WORD_R_KEY, WORD_LENGTH = WORD_VA_HIGH + 1, WORD_VA_HIGH + 2, WORD_VA_HIGH + 3
+if WORD_LENGTH + 1 != HEADER_WORDS or RETH.size != 16:
+    raise ImportError("the columns of a run do not cover its headers")
+
+_BYTE_FLAGS = 8
+_ACK_REQUEST_BIT = 0x80
+
+
+@lru_cache(maxsize=64)
+def pattern(payload_bytes: int) -> U32:
+    """Return what each row of a run adds to its first: PSN + i, low address word + i * payload."""
+    rows = np.zeros((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
+    index = np.arange(RUN_PACKETS_MAX, dtype=np.uint32)
+    rows[:, WORD_PSN] = index
+    rows[:, WORD_VA_LOW] = index * np.uint32(payload_bytes)
+    rows.setflags(write=False)
+    return rows
+
+
+def packets_max(payload_bytes: int) -> int:
+    """Return how many packets of this payload one run may hold."""
+    return max(1, min(RUN_PACKETS_MAX, RUN_BYTES_MAX // (payload_bytes + OVERHEAD_BYTES)))
+
+
+class RunBuffer:
+    """A 64 KiB buffer seen as rows of one segment size: header words, payloads, iCRCs.
+
+    The views for a segment size are made once and kept; a run then costs a handful of numpy calls
+    whatever its length. The owner hands `memory` to the socket layer.
+    """
+
+    SIZE = 65536
+    VIEWS_MAX = 32
+    """Segment sizes whose views are kept; a peer choosing sizes freely costs no more memory."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(self.SIZE)
+        self.memory = memoryview(self.bytes)
+        self._views: dict[int, SegmentViews] = {}
+        self.scratch = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
+        self.scratch_2 = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
+
+    def views(self, segment_bytes: int) -> SegmentViews:
+        """Return the views for a segment size: a multiple of 4, at least headers and iCRC."""
+        found = self._views.get(segment_bytes)
+        if found is None:
+            if len(self._views) >= self.VIEWS_MAX:
+                self._views.clear()
+            found = self._views[segment_bytes] = SegmentViews(self, segment_bytes)
+        return found
+
+
+class SegmentViews:
+    """The rows of a `RunBuffer` for one segment size."""
+
+    def __init__(self, run: RunBuffer, segment_bytes: int) -> None:
+        if segment_bytes % 4 or not OVERHEAD_BYTES < segment_bytes <= run.SIZE:
+            raise ValueError(f"segment of {segment_bytes} bytes cannot be a run")
+        count = min(run.SIZE // segment_bytes, RUN_PACKETS_MAX)
+        flat = np.frombuffer(run.bytes, np.uint8)[: count * segment_bytes]
+        rows = flat.reshape(count, segment_bytes)
+        self._run = run
+        self.segment_bytes = segment_bytes
+        self.payload_bytes = segment_bytes - OVERHEAD_BYTES
+        self.payloads: U8 = rows[:, HEADER_BYTES:-ICRC_BYTES]
+        self._headers = rows.view(">u4")[:, :HEADER_WORDS]
+        self._icrcs = rows.view("<u4")[:, -1]
+        self._covered = [
+            run.memory[i * segment_bytes : (i + 1) * segment_bytes - ICRC_BYTES]
+            for i in range(count)
+        ]
+        self._pattern = pattern(self.payload_bytes)
+        self._delta = np.uint32(byte4_delta(segment_bytes - ICRC_BYTES))
+        self._middles = bytes((Opcode.WRITE_MIDDLE,)) * count
+
+    # Writing a run.
+
+    def write_headers(self, count: int, row: U32, opcode_first: int, opcode_last: int) -> None:
+        """Write the headers of `count` packets.
+
+        Args:
+            count: packets, at least 1.
+            row: the first packet's words, in host order, with the opcode of a middle packet.
+            opcode_first: opcode of the first packet.
+            opcode_last: opcode of the last one, which wins when they are the same packet.
+        """
+        words = np.add(row, self._pattern[:count], out=self._run.scratch[:count])
+        self._headers[:count] = words
+        self._run.bytes[0] = opcode_first
+        self._run.bytes[(count - 1) * self.segment_bytes] = opcode_last
+
+    def request_ack(self, index: int) -> None:
+        """Set BTH.a in one packet."""
+        self._run.bytes[index * self.segment_bytes + _BYTE_FLAGS] |= _ACK_REQUEST_BIT
+
+    def write_icrcs(self, count: int, seed: int | None) -> None:
+        """Write the iCRC of `count` whole segments of a flow; no seed writes zeros."""
+        if seed is None:
+            self._icrcs[:count] = 0
+            return
+        values = icrcs(self._covered[:count], seed)
+        np.bitwise_xor(np.array(values, np.uint32), self._delta, out=self._icrcs[:count])
+
+    # Reading a run.
+
+    def read_headers(self, count: int) -> U32:
+        """Return the header words of `count` rows in host order; valid until the next call."""
+        words = self._run.scratch[:count]
+        np.copyto(words, self._headers[:count])
+        return words
+
+    def opcodes(self, count: int) -> bytes:
+        """Return the opcode byte of each of `count` rows."""
+        return bytes(self._run.memory[0 : count * self.segment_bytes : self.segment_bytes])
+
+    def ack_requested(self, start: int, count: int) -> bool:
+        """Tell whether any of these rows has BTH.a set."""
+        size = self.segment_bytes
+        first = start * size + _BYTE_FLAGS
+        return max(self._run.memory[first : first + (count - 1) * size + 1 : size]) >= 0x80
+
+    def is_one_run(self, words: U32, opcodes: bytes) -> bool:
+        """Tell whether all rows read continue the first: same message, PSNs and addresses in step.
+
+        The ack request may differ from row to row, and opcodes only by position in the message.
+        """
+        count = len(opcodes)
+        if count > 2 and opcodes[1:-1] != self._middles[: count - 2]:
+            return False
+        steps = self._run.scratch_2[:count]
+        np.subtract(words, words[0], out=steps)
+        steps[:, WORD_BTH] &= 0x00FFFFFF
+        steps[:, WORD_PSN] &= 0x7FFFFFFF
+        return bool(np.array_equal(steps, self._pattern[:count]))
+
+    def bad_icrcs(self, count: int, seed: int) -> NDArray[np.intp] | None:
+        """Return the rows whose iCRC is wrong, or None when all `count` are right."""
+        values = np.array(icrcs(self._covered[:count], seed), np.uint32)
+        values ^= self._delta
+        if np.array_equal(values, self._icrcs[:count]):
+            return None
+        return np.flatnonzero(values != self._icrcs[:count])
+
+
+def split_runs(words: U32, opcodes: bytes, payload_bytes: int) -> list[tuple[int, int]]:
+    """Cut rows into the longest stretches that each are one run: [(start, end), ...]."""
+    count = len(opcodes)
+    steps = np.diff(words, axis=0)
+    steps[:, WORD_BTH] &= 0x00FFFFFF
+    steps[:, WORD_PSN] &= 0x7FFFFFFF
+    joined = (steps == pattern(payload_bytes)[1]).all(axis=1)
+    continues = (Opcode.WRITE_MIDDLE, Opcode.WRITE_LAST)
+    begins = (Opcode.WRITE_FIRST, Opcode.WRITE_MIDDLE)
+    cuts = [
+        i + 1
+        for i in range(count - 1)
+        if not (joined[i] and opcodes[i + 1] in continues and opcodes[i] in begins)
+    ]
+    return list(zip([0, *cuts], [*cuts, count], strict=True))
