@@ -1,0 +1,359 @@
+"""From datagrams to queue pairs: every check that comes before a packet is believed.
+
+The order is fixed: length before field, iCRC before meaning, queue pair before PSN, window before
+bitmap, key and bounds before any byte is placed. What fails is dropped and counted by reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mrc.proto.peer import Peer
+from mrc.proto.qp import CAN_RECEIVE, QpState, QueuePair
+from mrc.proto.responder import Arrival, DataHeader, Responder
+from mrc.proto.runs import ECN_CE, ReceivedRun, SockAddr
+from mrc.proto.statistics import DropReason
+from mrc.wire.control import (
+    BTH_BYTES,
+    FLAG_RTX,
+    FLAG_TS,
+    Ack,
+    EndpointOp,
+    EndpointRequest,
+    EndpointResponse,
+    Nack,
+    Probe,
+    Sack,
+)
+from mrc.wire.fields import IMMEDIATE_OPCODES, WRITE_OPCODES, BadPacket, Opcode
+from mrc.wire.icrc import ICRC_BYTES, Address, check_icrc_untrusted, flow_seed
+from mrc.wire.runs import (
+    OVERHEAD_BYTES,
+    U32,
+    WORD_BTH,
+    WORD_DQP,
+    WORD_LENGTH,
+    WORD_PSN,
+    WORD_R_KEY,
+    WORD_TIMESTAMP,
+    WORD_VA_HIGH,
+    WORD_VA_LOW,
+    SegmentViews,
+    split_runs,
+)
+from mrc.wire.writes import Write
+
+if TYPE_CHECKING:
+    from mrc.proto.endpoint import Endpoint
+
+_RUN_OPCODES = frozenset(WRITE_OPCODES - IMMEDIATE_OPCODES)
+_LAST_OPCODES = (Opcode.WRITE_LAST, Opcode.WRITE_ONLY)
+_PLAIN_BTH = 0x0000FFFF
+"""Flags and p_key of every packet a run may hold: no pad, version 0, the default partition."""
+_MASK_24 = 0xFFFFFF
+_PSN_WORD_RESERVED = 0x4F000000
+_ENDINGS = frozenset(
+    (
+        Opcode.WRITE_LAST,
+        Opcode.WRITE_ONLY,
+        Opcode.WRITE_LAST_IMMEDIATE,
+        Opcode.WRITE_ONLY_IMMEDIATE,
+    )
+)
+
+
+class Dispatcher:
+    """Reads what comes from the network on behalf of one endpoint."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._control: dict[int, Callable[[QueuePair, memoryview, int], None]] = {
+            Opcode.SACK: self._sack_untrusted,
+            Opcode.NACK: self._nack_untrusted,
+            Opcode.ACKNOWLEDGE: self._ack_untrusted,
+        }
+
+    def receive_untrusted(self, run: ReceivedRun, now_ns: int) -> None:
+        """Take a run; nothing in it can raise."""
+        size = run.segment_bytes
+        whole = run.byte_count // size if size > 0 else 0
+        done = 0
+        self._endpoint.datagrams_received += whole + (whole * size < run.byte_count)
+        if (
+            whole
+            and not size % 4
+            and size > OVERHEAD_BYTES
+            and run.buffer.bytes[0] in _RUN_OPCODES
+            and run.buffer.bytes[8] & (FLAG_TS >> 24)
+            and run.tos >> 2 not in self._trimmed
+        ):
+            views = run.buffer.views(size)
+            done = min(whole, len(views.payloads))
+            self._rows_untrusted(run, views, done, now_ns)
+        for start in range(done * size, run.byte_count, size or 1):
+            end = min(start + size, run.byte_count)
+            try:
+                self._datagram_untrusted(run.buffer.memory[start:end], run, now_ns)
+            except BadPacket:
+                self._endpoint.drop(DropReason.SHORT)
+
+    @property
+    def _trimmed(self) -> tuple[int, int]:
+        dscp = self._endpoint.config.dscp
+        return dscp.trimmed, dscp.trimmed_lasthop
+
+    def _flow(self, run: ReceivedRun) -> tuple[Address, Address]:
+        port = self._endpoint.ports[run.port]
+        return (run.source[0], run.source[1]), (port.host, port.udp_port)
+
+    # Runs of data packets.
+
+    def _rows_untrusted(
+        self, run: ReceivedRun, views: SegmentViews, count: int, now_ns: int
+    ) -> None:
+        """Take `count` rows of the buffer, each a data packet by its looks."""
+        words = views.read_headers(count)
+        opcodes = views.opcodes(count)
+        bad = None
+        if self._endpoint.config.icrc:
+            source, destination = self._flow(run)
+            bad = views.bad_icrcs(count, flow_seed(source, destination, views.segment_bytes))
+        if bad is None and views.is_one_run(words, opcodes):
+            self._run_untrusted(run, views, words, opcodes, 0, count, now_ns)
+            return
+        wrong = frozenset() if bad is None else frozenset(bad.tolist())
+        for start, end in split_runs(words, opcodes, views.payload_bytes):
+            for first, stop in _without(start, end, wrong):
+                self._run_untrusted(run, views, words, opcodes, first, stop, now_ns)
+        self._endpoint.drops[DropReason.ICRC] += len(wrong)
+
+    def _run_untrusted(
+        self,
+        run: ReceivedRun,
+        views: SegmentViews,
+        words: U32,
+        opcodes: bytes,
+        start: int,
+        end: int,
+        now_ns: int,
+    ) -> None:
+        """Take rows [start, end), which are one run: each continues the one before."""
+        row = words[start].tolist()
+        plain = (
+            row[WORD_BTH] & 0x00FFFFFF == _PLAIN_BTH
+            and not row[WORD_PSN] & _PSN_WORD_RESERVED
+            and row[WORD_DQP] <= _MASK_24
+            and row[WORD_PSN] & FLAG_TS
+        )
+        if not plain or any(opcode not in _RUN_OPCODES for opcode in set(opcodes[start:end])):
+            self._singly_untrusted(run, start, end, now_ns)
+            return
+        qp = self._qp_untrusted(row[WORD_DQP], run.source)
+        if qp is None or qp.responder is None:
+            self._endpoint.drops[self._why(row[WORD_DQP])] += end - start
+            return
+        header = DataHeader(
+            row[WORD_PSN] & _MASK_24,
+            row[WORD_VA_HIGH] << 32 | row[WORD_VA_LOW],
+            row[WORD_R_KEY],
+            row[WORD_LENGTH],
+            bool(row[WORD_PSN] & FLAG_RTX),
+            views.ack_requested(start, end - start),
+            row[WORD_TIMESTAMP] >> 16,
+            opcodes[end - 1] in _LAST_OPCODES,
+        )
+        qp.responder.receive_run(
+            header, views.payloads[start:end], _arrival(run, views.segment_bytes)
+        )
+        self._after_data(qp, now_ns)
+
+    def _singly_untrusted(self, run: ReceivedRun, start: int, end: int, now_ns: int) -> None:
+        size = run.segment_bytes
+        for i in range(start, end):
+            try:
+                self._datagram_untrusted(run.buffer.memory[i * size : (i + 1) * size], run, now_ns)
+            except BadPacket:
+                self._endpoint.drop(DropReason.MALFORMED)
+
+    def _after_data(self, qp: QueuePair, now_ns: int) -> None:
+        if qp.responder is not None and qp.responder.owes_reply:
+            self._endpoint.wake(qp)
+        if qp.peer is not None and qp.requestor is not None and qp.requestor.idle:
+            self._endpoint.watch_reverse(qp.peer, now_ns)
+
+    # Whose is it?
+
+    def _qp_untrusted(self, qpn: int, source: SockAddr) -> QueuePair | None:
+        """Return the queue pair if it may receive and the packet comes from its peer."""
+        qp = self._endpoint.qps.get(qpn)
+        if qp is None or qp.state not in CAN_RECEIVE or qp.peer is None:
+            return None
+        return qp if source[0] in qp.peer.hosts else None
+
+    def _why(self, qpn: int) -> DropReason:
+        """Return why `_qp_untrusted` gave none."""
+        qp = self._endpoint.qps.get(qpn)
+        if qp is None:
+            return DropReason.UNKNOWN_QP
+        return DropReason.QP_STATE if qp.state not in CAN_RECEIVE else DropReason.NOT_PEER
+
+    # Single datagrams.
+
+    def _datagram_untrusted(self, datagram: memoryview, run: ReceivedRun, now_ns: int) -> None:
+        """Take one datagram of any kind.
+
+        Raises:
+            BadPacket: shorter than its headers.
+        """
+        endpoint = self._endpoint
+        if len(datagram) < BTH_BYTES + ICRC_BYTES:
+            endpoint.drop(DropReason.SHORT)
+            return
+        opcode = datagram[0]
+        if datagram[1] & 0x0F:
+            endpoint.drop(DropReason.VERSION)
+            return
+        if opcode in WRITE_OPCODES and run.tos >> 2 in self._trimmed:
+            self._trimmed_untrusted(datagram, run)
+            return
+        if endpoint.config.icrc:
+            try:
+                check_icrc_untrusted(datagram, *self._flow(run))
+            except BadPacket:
+                endpoint.drop(DropReason.ICRC)
+                return
+        packet = datagram[:-ICRC_BYTES]
+        if opcode == Opcode.ENDPOINT_REQUEST:
+            self._request_untrusted(packet, run, now_ns)
+        elif opcode == Opcode.ENDPOINT_RESPONSE:
+            self._response_untrusted(packet, run, now_ns)
+        elif opcode in WRITE_OPCODES or opcode == Opcode.PROBE or opcode in self._control:
+            qpn = int.from_bytes(packet[5:8], "big")
+            qp = self._qp_untrusted(qpn, run.source)
+            if qp is None:
+                endpoint.drop(self._why(qpn))
+            elif opcode in WRITE_OPCODES:
+                self._write_untrusted(qp, packet, run, now_ns)
+            elif opcode == Opcode.PROBE:
+                self._probe_untrusted(qp, packet, run, now_ns)
+            else:
+                self._control[opcode](qp, packet, now_ns)
+        else:
+            endpoint.drop(DropReason.OPCODE)
+
+    def _write_untrusted(
+        self, qp: QueuePair, packet: memoryview, run: ReceivedRun, now_ns: int
+    ) -> None:
+        write = Write.decode_untrusted(packet)
+        payload = packet[write.header_bytes : len(packet) - write.pad]
+        if not payload or qp.responder is None:
+            self._endpoint.drop(DropReason.MALFORMED)
+            return
+        qp.responder.receive_packet(
+            write,
+            np.frombuffer(payload, np.uint8),
+            _arrival(run, len(packet) + ICRC_BYTES),
+            last=write.opcode in _ENDINGS,
+        )
+        self._after_data(qp, now_ns)
+
+    def _trimmed_untrusted(self, datagram: memoryview, run: ReceivedRun) -> None:
+        write = Write.decode_untrusted(datagram)
+        qp = self._qp_untrusted(write.dqp, run.source)
+        if qp is None or qp.responder is None:
+            self._endpoint.drop(self._why(write.dqp))
+            return
+        last_hop = run.tos >> 2 == self._endpoint.config.dscp.trimmed_lasthop
+        qp.responder.receive_trimmed(write, _arrival(run, len(datagram)), last_hop=last_hop)
+        self._endpoint.wake(qp)
+
+    def _probe_untrusted(
+        self, qp: QueuePair, packet: memoryview, run: ReceivedRun, now_ns: int
+    ) -> None:
+        probe = Probe.decode_untrusted(packet)
+        responder = _connected(qp)
+        responder.receive_probe(probe, _arrival(run, len(packet) + ICRC_BYTES))
+        self._after_data(qp, now_ns)
+
+    def _sack_untrusted(self, qp: QueuePair, packet: memoryview, now_ns: int) -> None:
+        sack = Sack.decode_untrusted(packet)
+        if qp.state is QpState.RTS and qp.requestor is not None and _ours(qp, sack.dpdcid):
+            qp.requestor.on_sack(sack, now_ns)
+            self._endpoint.after_feedback(qp, now_ns)
+
+    def _nack_untrusted(self, qp: QueuePair, packet: memoryview, now_ns: int) -> None:
+        nack = Nack.decode_untrusted(packet)
+        if qp.state is QpState.RTS and qp.requestor is not None and _ours(qp, nack.dpdcid):
+            qp.requestor.on_nack(nack, now_ns)
+            self._endpoint.after_feedback(qp, now_ns)
+
+    def _ack_untrusted(self, qp: QueuePair, packet: memoryview, now_ns: int) -> None:
+        ack = Ack.decode_untrusted(packet)
+        if qp.state is QpState.RTS and qp.requestor is not None:
+            qp.requestor.on_transport_ack(ack, now_ns)
+            self._endpoint.after_feedback(qp, now_ns)
+
+    # Endpoint operations.
+
+    def _peer_untrusted(self, source: SockAddr, tag: int) -> Peer | None:
+        """Return the peer with this address; where several share it, the one that knows our tag."""
+        found = [peer for peer in self._endpoint.peers.values() if source[0] in peer.hosts]
+        if len(found) > 1:
+            return next((peer for peer in found if tag in peer.local_tags), None)
+        return found[0] if found else None
+
+    def _request_untrusted(self, packet: memoryview, run: ReceivedRun, now_ns: int) -> None:
+        request = EndpointRequest.decode_untrusted(packet)
+        peer = self._peer_untrusted(run.source, request.request_id >> 8)
+        if peer is None:
+            self._endpoint.drop(DropReason.UNKNOWN_ENDPOINT)
+            return
+        if request.op == EndpointOp.PORT_STATUS_UPDATE:
+            self._endpoint.on_port_status(peer, request.port_status_mask, now_ns)
+        elif request.op != EndpointOp.EV_PROBE:
+            self._endpoint.drop(DropReason.MALFORMED)
+            return
+        self._endpoint.answer(peer, request)
+
+    def _response_untrusted(self, packet: memoryview, run: ReceivedRun, now_ns: int) -> None:
+        response = EndpointResponse.decode_untrusted(packet)
+        tag, probe_id = response.request_id >> 8, response.request_id & 0xFF
+        if response.op == EndpointOp.PORT_STATUS_UPDATE:
+            return
+        for peer in self._endpoint.peers.values():
+            # Peers that share an address may have given us the same tag: the id tells them apart.
+            asked = peer.remote_tag == tag and run.source[0] in peer.hosts
+            if asked and peer.paths.on_probe_answer(probe_id, now_ns):
+                return
+        self._endpoint.drop(DropReason.UNKNOWN_REQUEST)
+
+
+def _without(start: int, end: int, wrong: frozenset[int]) -> list[tuple[int, int]]:
+    """Return the stretches of [start, end) between wrong rows."""
+    stretches = []
+    first = start
+    for i in range(start, end + 1):
+        if i == end or i in wrong:
+            if i > first:
+                stretches.append((first, i))
+            first = i + 1
+    return stretches
+
+
+def _arrival(run: ReceivedRun, udp_payload_bytes: int) -> Arrival:
+    entropy = (run.flow_label & 0xFFFF) << 16 | run.source[1]
+    return Arrival(entropy, run.tos & 3 == ECN_CE, udp_payload_bytes)
+
+
+def _ours(qp: QueuePair, dpdcid: int) -> bool:
+    """Tell whether a SACK or NACK names this queue pair's number a second time."""
+    return dpdcid == qp.qpn & 0xFFFF
+
+
+def _connected(qp: QueuePair) -> Responder:
+    if qp.responder is None:
+        raise BadPacket("queue pair not connected")
+    return qp.responder

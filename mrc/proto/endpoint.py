@@ -1,0 +1,440 @@
+"""The endpoint: the one object through which the world talks to the protocol.
+
+Five calls, each for a run of packets, never for one:
+
+    receive(run, now_ns)      a run that arrived
+    transmit(now_ns)          the next run to send, or None
+    next_deadline_ns()        when to call advance, or None
+    advance(now_ns)           timers
+    poll()                    events since the last poll
+
+After any of `receive`, `advance` or a post, call `transmit` until it returns None, then `poll`.
+Time never goes back: a `now_ns` below one seen before counts as that one. What `transmit` returned
+is valid until its next call. When the kernel refuses a run, say so with `path_fault` before that.
+Nothing here is re-entrant.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Any
+
+from mrc.errors import ConfigError
+from mrc.proto.config import Config, QpAttributes
+from mrc.proto.dispatch import Dispatcher
+from mrc.proto.events import Event, PortStatusChanged, QpFailure, Random
+from mrc.proto.memory import MemoryTable, Region
+from mrc.proto.paths import NEVER_NS, Path
+from mrc.proto.peer import LocalPort, Peer, Plane
+from mrc.proto.qp import QpInput, QpState, QueuePair
+from mrc.proto.runs import ECN_ECT0, ECN_NOT_ECT, PathFault, ReceivedRun, RunToSend
+from mrc.proto.statistics import DropReason, Drops, EndpointStatistics
+from mrc.wire.control import (
+    ENDPOINT_QP,
+    EndpointOp,
+    EndpointRequest,
+    EndpointResponse,
+    timestamp,
+)
+from mrc.wire.icrc import append_icrc
+from mrc.wire.runs import RunBuffer
+
+QPS_MAX = 1 << 16
+PEERS_MAX = 4096
+CONTROL_QUEUE_MAX = 4096
+"""Control packets waiting to be sent, about 150 bytes each; beyond it the oldest give way."""
+_QPN_BITS = 24
+_PSN_BITS = 24
+
+
+class Endpoint:
+    """Queue pairs, peers and memory of one process."""
+
+    def __init__(self, config: Config, rng: Random, now_ns: int = 0) -> None:
+        """Make an endpoint without ports, peers or queue pairs.
+
+        Args:
+            config: settings of everything made here.
+            rng: `random.Random(seed)` for a repeatable run, `random.SystemRandom()` for r_keys that
+                cannot be guessed.
+            now_ns: the time.
+        """
+        self.config = config
+        self.memory = MemoryTable(rng)
+        self.ports: list[LocalPort] = []
+        self.peers: dict[int, Peer] = {}
+        self.qps: dict[int, QueuePair] = {}
+        self.drops: Drops = Drops()
+        self._rng = rng
+        self._now_ns = now_ns
+        self._events: deque[Event] = deque()
+        self._control: deque[RunToSend] = deque(maxlen=CONTROL_QUEUE_MAX)
+        self._ready: deque[QueuePair] = deque()
+        self._ready_qpns: set[int] = set()
+        self._timers: list[tuple[int, int, QueuePair | Peer]] = []
+        self._timer_count = 0
+        self._peer_count = 0
+        self._qp_count = 0
+        self._last_data_qp: QueuePair | None = None
+        self._run = RunBuffer()
+        self._dispatcher = Dispatcher(self)
+        self.datagrams_received = 0
+        self.datagrams_sent = 0
+
+    # Set-up.
+
+    def add_port(self, host: str, udp_port: int, ev_ports: list[int]) -> LocalPort:
+        """Add a local port (NIC): where packets for us arrive and which source ports it sprays."""
+        port = LocalPort(len(self.ports), host, udp_port, ev_ports)
+        self.ports.append(port)
+        return port
+
+    def add_peer(self, planes: list[Plane], remote_tag: int) -> Peer:
+        """Add a peer and make its EV profile.
+
+        Raises:
+            ConfigError: too many peers.
+        """
+        if len(self.peers) >= PEERS_MAX:
+            raise ConfigError(f"{PEERS_MAX} peers already; close some connections")
+        self._peer_count += 1
+        peer = Peer(
+            peer_id=self._peer_count,
+            config=self.config,
+            rng=self._rng,
+            planes=planes,
+            ports=self.ports,
+            remote_tag=remote_tag,
+            events=self._events,
+        )
+        self.peers[peer.peer_id] = peer
+        return peer
+
+    def create_qp(self) -> QueuePair:
+        """Create a queue pair in INIT with a number and first PSN nobody can guess.
+
+        Raises:
+            ConfigError: too many queue pairs.
+        """
+        if len(self.qps) >= QPS_MAX:
+            raise ConfigError(f"{QPS_MAX} queue pairs already; close some connections")
+        qpn = self._rng.getrandbits(_QPN_BITS)
+        while qpn in self.qps or qpn <= ENDPOINT_QP:
+            qpn = self._rng.getrandbits(_QPN_BITS)
+        qp = QueuePair(
+            config=self.config,
+            qpn=qpn,
+            first_psn=self._rng.getrandbits(_PSN_BITS),
+            memory=self.memory,
+            drops=self.drops,
+            events=self._events,
+        )
+        qp.tag = self._qp_count & 0xFF
+        self._qp_count += 1
+        self.qps[qpn] = qp
+        return qp
+
+    def attributes(
+        self, qp: QueuePair, planes: tuple[tuple[str, int], ...], receive_buffer_bytes: int
+    ) -> QpAttributes:
+        """Return what the peer must know about a queue pair of ours."""
+        c = self.config
+        return QpAttributes(
+            qpn=qp.qpn,
+            first_psn=qp.first_psn,
+            mtu=c.mtu,
+            mpr_psns=c.mpr_psns,
+            dynamic_mpr=c.dynamic_mpr,
+            immediates_max=c.immediates_max,
+            trim_nack=c.trim_nack,
+            service_time=False,
+            icrc=c.icrc,
+            endpoint_tag=qp.tag,
+            receive_buffer_bytes=receive_buffer_bytes,
+            planes=planes,
+        )
+
+    def connect_qp(self, qp: QueuePair, peer: Peer, remote: QpAttributes, now_ns: int) -> None:
+        """Take a queue pair to RTR with the peer's attributes."""
+        qp.connect(peer, remote, self._time(now_ns))
+        peer.qpns.add(qp.qpn)
+        peer.local_tags.add(qp.tag)
+
+    def destroy_qp(self, qp: QueuePair) -> None:
+        """Forget a queue pair; its packets are dropped from now on. Its peer goes with the last."""
+        if self.qps.pop(qp.qpn, None) is None:
+            return
+        if qp.peer is not None:
+            qp.peer.qpns.discard(qp.qpn)
+            if not qp.peer.qpns:
+                self.peers.pop(qp.peer.peer_id, None)
+        qp.move(QpInput.RESET)
+
+    def fail_qp(self, qp: QueuePair, failure: QpFailure, now_ns: int) -> None:
+        """Take a queue pair to ERROR from this side."""
+        qp.fail(failure, self._time(now_ns))
+
+    # Work.
+
+    def register(self, buffer: Any) -> Region:
+        """Register a writable buffer that peers who know its r_key may write to."""
+        return self.memory.register(buffer)
+
+    def deregister(self, region: Region) -> None:
+        """Refuse all further writes to a region."""
+        self.memory.deregister(region)
+
+    def post_write(
+        self, qp: QueuePair, data: Any, va: int, r_key: int, imm: int | None = None
+    ) -> int:
+        """Post a WRITE, or a WRITE-with-Immediate; return the id its `WriteDone` will carry.
+
+        Raises:
+            ConfigError: the queue pair is not in RTS, or an argument is out of range.
+        """
+        if qp.state is not QpState.RTS or qp.requestor is None:
+            raise ConfigError(f"queue pair {qp.qpn:#08x} is in {qp.state.value}, not RTS")
+        work_id = qp.new_work_id()
+        qp.requestor.post(work_id, data, va, r_key, imm)
+        self.wake(qp)
+        return work_id
+
+    # The five calls.
+
+    def receive(self, run: ReceivedRun, now_ns: int) -> None:
+        """Take a run that arrived; whatever is wrong with it is dropped and counted."""
+        self._dispatcher.receive_untrusted(run, self._time(now_ns))
+
+    def transmit(self, now_ns: int) -> RunToSend | None:
+        """Return the next run to send: control packets first, then queue pairs in turn."""
+        now_ns = self._time(now_ns)
+        while True:
+            if self._control:
+                self._last_data_qp = None
+                self.datagrams_sent += 1
+                return self._control.popleft()
+            if not self._ready:
+                return None
+            qp = self._ready[0]
+            if qp.responder is not None and qp.responder.owes_reply:
+                self._queue_replies(qp)
+                continue
+            run = self._data_run(qp, now_ns)
+            self._arm(qp)
+            if run is not None:
+                self._ready.rotate(-1)
+                return run
+            self._ready.popleft()
+            self._ready_qpns.discard(qp.qpn)
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `advance` should be called, or None when no timer runs."""
+        return self._timers[0][0] if self._timers else None
+
+    def advance(self, now_ns: int) -> None:
+        """Run the timers that are due."""
+        now_ns = self._time(now_ns)
+        while self._timers and self._timers[0][0] <= now_ns:
+            deadline_ns, _, owner = heappop(self._timers)
+            if deadline_ns != owner.armed_ns:
+                continue
+            owner.armed_ns = NEVER_NS
+            if isinstance(owner, Peer):
+                self._advance_peer(owner, now_ns)
+            elif owner.next_deadline_ns() <= now_ns:
+                self._advance_qp(owner, now_ns)
+            self._arm(owner)
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call, oldest first."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    # Paths.
+
+    def path_fault(self, run: RunToSend, fault: PathFault, now_ns: int) -> None:
+        """The kernel refused the run that `transmit` returned last."""
+        peer = self.peers.get(run.peer_id)
+        if peer is None:
+            return
+        now_ns = self._time(now_ns)
+        path = peer.paths.paths[run.ev_index]
+        qp = self._last_data_qp
+        if qp is not None and qp.requestor is not None and qp.peer is peer:
+            qp.requestor.on_path_fault(path, now_ns, fault.value)
+        else:
+            peer.paths.withdraw(path, now_ns, fault.value)
+        self._arm(peer)
+
+    def port_status(self, port_index: int, *, up: bool, now_ns: int) -> None:
+        """One of our ports went down or came up: leave it or try it, and tell every peer."""
+        now_ns = self._time(now_ns)
+        self.ports[port_index].up = up
+        for peer in self.peers.values():
+            mask = 0
+            for plane, where in enumerate(peer.plane_list):
+                if where.port == port_index:
+                    reason = "local port up" if up else "local port down"
+                    peer.paths.plane_status(plane, up=up, now_ns=now_ns, reason=reason)
+                mask |= self.ports[where.port].up << plane
+            request = EndpointRequest(
+                peer.remote_tag << 8, EndpointOp.PORT_STATUS_UPDATE, mask, timestamp(now_ns)
+            )
+            for path in peer.paths.one_per_plane():
+                self.queue_endpoint_packet(peer, path, request.encode(), control=False)
+            self._arm(peer)
+
+    def deny(self, peer: Peer, ev_index: int, *, denied: bool, now_ns: int) -> None:
+        """Take an EV out of use, or give it back, by decision of the application."""
+        peer.paths.deny(ev_index, denied=denied, now_ns=self._time(now_ns))
+
+    # Used by the dispatcher.
+
+    def wake(self, qp: QueuePair) -> None:
+        """Ask a queue pair for runs at the next `transmit`."""
+        if qp.qpn not in self._ready_qpns:
+            self._ready_qpns.add(qp.qpn)
+            self._ready.append(qp)
+
+    def after_feedback(self, qp: QueuePair, now_ns: int) -> None:
+        """A SACK, NACK or ACK was handled: the queue pair may fail, send, or need other timers."""
+        if qp.requestor is not None and qp.requestor.failure is not None:
+            qp.fail(qp.requestor.failure, now_ns)
+            return
+        self.wake(qp)
+        if qp.peer is not None and qp.peer.paths.next_deadline_ns() < qp.peer.armed_ns:
+            self._arm(qp.peer)
+
+    def on_port_status(self, peer: Peer, mask: int, now_ns: int) -> None:
+        """The peer told which of its ports are up."""
+        for plane in range(peer.planes):
+            up = bool(mask >> plane & 1)
+            if up == (plane in peer.paths.planes_down):
+                peer.paths.plane_status(
+                    plane, up=up, now_ns=now_ns, reason="peer's port " + ("up" if up else "down")
+                )
+        self._events.append(PortStatusChanged(peer.peer_id, mask, now_ns))
+        self._arm(peer)
+
+    def answer(self, peer: Peer, request: EndpointRequest) -> None:
+        """Answer an endpoint request of a known peer."""
+        response = EndpointResponse(request.request_id, request.op, request.tx_timestamp)
+        path = peer.paths.choose_reverse()
+        self.queue_endpoint_packet(peer, path, response.encode(), control=True)
+
+    def watch_reverse(self, peer: Peer, now_ns: int) -> None:
+        """Traffic came in: make sure that the EVs which carry our SACKs are verified."""
+        peer.paths.watch_reverse(now_ns)
+        if peer.paths.next_deadline_ns() < peer.armed_ns:
+            self._arm(peer)
+
+    def queue_endpoint_packet(
+        self, peer: Peer, path: Path, packet: bytes, *, control: bool
+    ) -> None:
+        """Queue one packet without iCRC for an EV of a peer."""
+        dscp = self.config.dscp
+        tos = (dscp.control << 2 | ECN_NOT_ECT) if control else (dscp.no_trim << 2 | ECN_ECT0)
+        self._queue(peer, path, packet, tos)
+
+    # The inside.
+
+    def _time(self, now_ns: int) -> int:
+        self._now_ns = max(self._now_ns, now_ns)
+        return self._now_ns
+
+    def _arm(self, owner: QueuePair | Peer) -> None:
+        deadline_ns = (
+            owner.paths.next_deadline_ns() if isinstance(owner, Peer) else owner.next_deadline_ns()
+        )
+        if deadline_ns < owner.armed_ns:
+            owner.armed_ns = deadline_ns
+            self._timer_count += 1
+            heappush(self._timers, (deadline_ns, self._timer_count, owner))
+
+    def _advance_qp(self, qp: QueuePair, now_ns: int) -> None:
+        if qp.requestor is None or qp.peer is None:
+            return
+        probe = qp.requestor.advance(now_ns)
+        if probe is not None:
+            path, packet = probe
+            tos = self.config.dscp.trimmable << 2 | ECN_ECT0
+            self._queue(qp.peer, path, packet.encode(), tos)
+        self.after_feedback(qp, now_ns)
+
+    def _advance_peer(self, peer: Peer, now_ns: int) -> None:
+        if peer.peer_id not in self.peers:
+            return
+        for path, probe_id in peer.paths.due_probes(now_ns):
+            request = EndpointRequest(
+                peer.remote_tag << 8 | probe_id, EndpointOp.EV_PROBE, 0, timestamp(now_ns)
+            )
+            self.queue_endpoint_packet(peer, path, request.encode(), control=False)
+
+    def _queue_replies(self, qp: QueuePair) -> None:
+        peer, responder = qp.peer, qp.responder
+        if peer is None or responder is None:
+            return
+        tos = self.config.dscp.control << 2 | ECN_NOT_ECT
+        for packet in responder.replies():
+            self._queue(peer, peer.paths.choose_reverse(), packet, tos)
+
+    def _queue(self, peer: Peer, path: Path, packet: bytes, tos: int) -> None:
+        """Finish a single packet with its iCRC and queue it."""
+        source, destination = peer.flow(path)
+        datagram = (
+            append_icrc(packet, source, destination) if self.config.icrc else packet + bytes(4)
+        )
+        plane = peer.plane_list[path.plane]
+        self._control.append(
+            RunToSend(
+                datagram,
+                len(datagram),
+                plane.port,
+                path.source_port,
+                path.flow_label,
+                plane.remote,
+                tos,
+                peer.peer_id,
+                path.index,
+            )
+        )
+
+    def _data_run(self, qp: QueuePair, now_ns: int) -> RunToSend | None:
+        if qp.state is not QpState.RTS or qp.requestor is None or qp.peer is None:
+            return None
+        built = qp.requestor.transmit(self._run, now_ns)
+        if built is None:
+            return None
+        self._last_data_qp = qp
+        self.datagrams_sent += -(-built.byte_count // built.segment_bytes)
+        dscp = self.config.dscp
+        code = dscp.trimmable_retx if built.retransmission else dscp.trimmable
+        path = built.path
+        plane = qp.peer.plane_list[path.plane]
+        return RunToSend(
+            self._run.memory[: built.byte_count],
+            built.segment_bytes,
+            plane.port,
+            path.source_port,
+            path.flow_label,
+            plane.remote,
+            code << 2 | ECN_ECT0,
+            qp.peer.peer_id,
+            path.index,
+        )
+
+    def drop(self, reason: DropReason) -> None:
+        """Count a datagram that is thrown away."""
+        self.drops[reason] += 1
+
+    def statistics(self) -> EndpointStatistics:
+        """Return a snapshot of the counters."""
+        return EndpointStatistics(
+            queue_pairs=len(self.qps),
+            regions=len(self.memory),
+            datagrams_received=self.datagrams_received,
+            datagrams_sent=self.datagrams_sent,
+            drops={reason.name.lower(): count for reason, count in self.drops.items()},
+        )

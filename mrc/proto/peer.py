@@ -1,0 +1,109 @@
+"""A peer: another endpoint, its addresses per plane, and the paths that lead to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from mrc.proto.config import Config
+from mrc.proto.events import Event, Random
+from mrc.proto.paths import NEVER_NS, Path, PathSet
+from mrc.proto.runs import SockAddr
+from mrc.wire.icrc import Address
+
+FLOW_LABEL_BITS = 16
+"""EV[31:16] travels in the low 16 bits of the 20-bit flow label."""
+
+
+@dataclass(slots=True)
+class LocalPort:
+    """One of our ports (NICs): an address, the UDP port it receives on, and its EV source ports."""
+
+    index: int
+    host: str
+    udp_port: int
+    ev_ports: list[int]
+    up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """One plane towards a peer: from this local port to this address."""
+
+    port: int
+    host: str
+    remote: SockAddr
+
+
+class Peer:
+    """Everything that queue pairs to the same endpoint share."""
+
+    def __init__(
+        self,
+        *,
+        peer_id: int,
+        config: Config,
+        rng: Random,
+        planes: list[Plane],
+        ports: list[LocalPort],
+        remote_tag: int,
+        events: deque[Event],
+    ) -> None:
+        """Make the EV profile for these planes.
+
+        Args:
+            peer_id: index of the peer at the endpoint.
+            config: how many EVs.
+            rng: chooses flow labels and shuffles.
+            planes: where to and from.
+            ports: the local ports that the planes name; each has enough `ev_ports`.
+            remote_tag: high byte of the request ids to put into endpoint requests to it.
+            events: where news of its paths go.
+        """
+        self.peer_id = peer_id
+        self.plane_list = planes
+        self.hosts = frozenset(plane.remote[0] for plane in planes)
+        self.remote_tag = remote_tag
+        self.local_tags: set[int] = set()
+        self.identity = ""
+        """What the peer calls itself; two queue pairs with one identity share the peer."""
+        self.qpns: set[int] = set()
+        self.armed_ns = NEVER_NS
+        evs: list[tuple[int, int, int]] = []
+        for index, plane in enumerate(planes):
+            ipv6 = ":" in plane.host
+            wanted = evs_per_plane(config, len(planes))
+            for source_port in ports[plane.port].ev_ports[:wanted]:
+                label = (rng.getrandbits(FLOW_LABEL_BITS) or 1) if ipv6 else 0
+                evs.append((index, source_port, label))
+        self.paths = PathSet(config, rng, peer_id, evs, events)
+
+    @property
+    def planes(self) -> int:
+        """Number of planes."""
+        return len(self.plane_list)
+
+    def flow(self, path: Path) -> tuple[Address, Address]:
+        """Return source and destination of packets on an EV."""
+        plane = self.plane_list[path.plane]
+        return (plane.host, path.source_port), (plane.remote[0], plane.remote[1])
+
+
+def evs_per_plane(config: Config, planes: int) -> int:
+    """Return how many EVs, backups included, each of that many planes has."""
+    return max(1, -(-config.paths // planes)) + -(-config.backups // planes)
+
+
+def pair_planes(
+    local: list[tuple[int, str]], remote: tuple[tuple[str, int], ...]
+) -> list[tuple[int, str, tuple[str, int]]]:
+    """Pair our planes with the peer's, in order; the shorter list is gone through again.
+
+    Both sides come to the same pairs, as each sees the other's list in the other's order.
+
+    Args:
+        local: (port index, address) of each of our planes.
+        remote: (address, UDP port) of each of the peer's.
+    """
+    count = max(len(local), len(remote))
+    return [(*local[i % len(local)], remote[i % len(remote)]) for i in range(count)]

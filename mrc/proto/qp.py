@@ -1,0 +1,190 @@
+"""A queue pair: its state, its two halves, and the attributes they were made from.
+
+States are those of InfiniBand as far as MRC has them; `TRANSITIONS` is the whole machine, and what
+is not in it is an error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+
+from mrc.errors import ConfigError
+from mrc.proto.config import Config, QpAttributes
+from mrc.proto.events import Event, QpFailed, QpFailure
+from mrc.proto.memory import MemoryTable
+from mrc.proto.nscc import Nscc, NsccParameters
+from mrc.proto.paths import NEVER_NS
+from mrc.proto.peer import Peer
+from mrc.proto.requestor import Requestor
+from mrc.proto.responder import Responder
+from mrc.proto.statistics import Drops, QpStatistics
+
+LINK_BPS_UNKNOWN = 100_000_000_000
+"""Assumed where neither the settings nor the kernel know: loopback and most virtual links."""
+_RECEIVE_BUFFER_SHARE = 4
+"""The window takes at most this part of the peer's socket buffer: the kernel charges small packets
+with two to three times their size."""
+
+
+class QpState(Enum):
+    """States of a queue pair."""
+
+    RESET = "RESET"
+    INIT = "INIT"
+    RTR = "RTR"
+    RTS = "RTS"
+    ERROR = "ERROR"
+
+
+class QpInput(Enum):
+    """What moves a queue pair from state to state."""
+
+    CREATE = auto()
+    CONNECT = auto()
+    """The peer's attributes are known: ready to receive."""
+    ACTIVATE = auto()
+    """The peer is ready to receive: ready to send."""
+    FAIL = auto()
+    RESET = auto()
+
+
+_S, _I = QpState, QpInput
+
+TRANSITIONS: dict[tuple[QpState, QpInput], QpState] = {
+    (_S.RESET, _I.CREATE): _S.INIT,
+    (_S.INIT, _I.CONNECT): _S.RTR,
+    (_S.RTR, _I.ACTIVATE): _S.RTS,
+    (_S.INIT, _I.FAIL): _S.ERROR,
+    (_S.RTR, _I.FAIL): _S.ERROR,
+    (_S.RTS, _I.FAIL): _S.ERROR,
+    (_S.INIT, _I.RESET): _S.RESET,
+    (_S.RTR, _I.RESET): _S.RESET,
+    (_S.RTS, _I.RESET): _S.RESET,
+    (_S.ERROR, _I.RESET): _S.RESET,
+}
+
+CAN_RECEIVE = frozenset((QpState.RTR, QpState.RTS))
+
+
+class QueuePair:
+    """One connection's end. The endpoint feeds it packets and asks it for runs."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        qpn: int,
+        first_psn: int,
+        memory: MemoryTable,
+        drops: Drops,
+        events: deque[Event],
+    ) -> None:
+        """Make a queue pair in INIT."""
+        self.config = config
+        self.qpn = qpn
+        self.first_psn = first_psn
+        self.state = TRANSITIONS[QpState.RESET, QpInput.CREATE]
+        self.peer: Peer | None = None
+        self.requestor: Requestor | None = None
+        self.responder: Responder | None = None
+        self.armed_ns = NEVER_NS
+        """Earliest timer the endpoint holds for it."""
+        self._memory = memory
+        self._drops = drops
+        self._events = events
+        self.tag = 0
+        """High byte of the request ids the peer puts into endpoint requests to us."""
+        self._work_id = 0
+
+    def move(self, what: QpInput) -> None:
+        """Change state by the table.
+
+        Raises:
+            ConfigError: the table has no such transition.
+        """
+        after = TRANSITIONS.get((self.state, what))
+        if after is None:
+            raise ConfigError(
+                f"queue pair {self.qpn:#08x} is in {self.state.value}; {what.name} is not possible"
+            )
+        self.state = after
+
+    def connect(self, peer: Peer, remote: QpAttributes, now_ns: int) -> None:
+        """Go to RTR: both halves are made from own settings and the peer's attributes.
+
+        Raises:
+            ConfigError: not in INIT, or the attributes do not fit together.
+        """
+        if remote.icrc != self.config.icrc:
+            raise ConfigError("one side has the iCRC on and the other off; set both the same")
+        self.move(QpInput.CONNECT)
+        self.peer = peer
+        mtu = min(self.config.mtu, remote.mtu)
+        parameters = NsccParameters.derive(
+            mtu=mtu,
+            link_bps=self.config.link_bps or LINK_BPS_UNKNOWN,
+            base_rtt_ns=self.config.base_rtt_ns,
+            trimming=self.config.trimming,
+            quick_adapt=self.config.quick_adapt,
+            ack_trigger_bytes=self.config.sack_bytes,
+            window_bytes_max=max(
+                2 * mtu, peer.planes * remote.receive_buffer_bytes / _RECEIVE_BUFFER_SHARE
+            ),
+        )
+        self.requestor = Requestor(
+            config=self.config,
+            qpn=self.qpn,
+            first_psn=self.first_psn,
+            remote=remote,
+            peer=peer,
+            nscc=Nscc(parameters, now_ns),
+            drops=self._drops,
+            events=self._events,
+            now_ns=now_ns,
+        )
+        self.responder = Responder(
+            config=self.config,
+            qpn=self.qpn,
+            remote=remote,
+            memory=self._memory,
+            drops=self._drops,
+            events=self._events,
+        )
+
+    def activate(self) -> None:
+        """Go to RTS: the peer is ready to receive."""
+        self.move(QpInput.ACTIVATE)
+
+    def new_work_id(self) -> int:
+        """Return the id of the next work request."""
+        self._work_id += 1
+        return self._work_id
+
+    def fail(self, failure: QpFailure, now_ns: int) -> None:
+        """Go to ERROR and tell the application once, with the numbers of the failure."""
+        if self.state is QpState.ERROR:
+            return
+        self.move(QpInput.FAIL)
+        psn, retries, silent_ns = (
+            self.requestor.progress(now_ns) if self.requestor is not None else (0, 0, 0)
+        )
+        self._events.append(QpFailed(self.qpn, failure, psn, retries, silent_ns))
+
+    def next_deadline_ns(self) -> int:
+        """Return when the queue pair has a timer due, or NEVER_NS."""
+        if self.state is not QpState.RTS or self.requestor is None:
+            return NEVER_NS
+        return self.requestor.next_deadline_ns()
+
+    def statistics(self) -> QpStatistics | None:
+        """Return a snapshot, or None before the queue pair is connected."""
+        if self.requestor is None or self.responder is None or self.peer is None:
+            return None
+        return QpStatistics(
+            qpn=self.qpn,
+            state=self.state.value,
+            requestor=self.requestor.statistics(),
+            responder=self.responder.statistics(),
+            paths=self.peer.paths.statistics(),
+        )

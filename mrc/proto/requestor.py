@@ -1,0 +1,515 @@
+"""The sending half of a queue pair: work requests in, runs out, SACKs and NACKs back.
+
+It decides what to send next and keeps the in-flight window; what counts as lost is in `loss`, how
+much may be in flight in `nscc`, over which EV in `paths`, how bytes are laid out in `packetizer`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mrc.errors import ConfigError
+from mrc.proto.config import MESSAGE_BYTES_MAX, Config, QpAttributes
+from mrc.proto.events import Event, QpFailure, WriteDone
+from mrc.proto.loss import LossDetector, Trigger
+from mrc.proto.memory import bytes_of
+from mrc.proto.nscc import NOMINAL_OVERHEAD_BYTES, Nscc
+from mrc.proto.packetizer import Packetizer
+from mrc.proto.paths import NEVER_NS, Path
+from mrc.proto.peer import Peer
+from mrc.proto.retry import RetryTimer
+from mrc.proto.statistics import DropReason, Drops, RequestorStatistics
+from mrc.proto.window import LOST, Acked, SendWindow
+from mrc.proto.work import WorkQueue, WorkRequest
+from mrc.wire.control import Ack, Nack, NackReason, Probe, Sack, SackMark, Syndrome, timestamp
+from mrc.wire.psn import from_wire, to_wire
+from mrc.wire.runs import RunBuffer
+
+UDP_HEADER_BYTES = 8
+_NOMINAL_BYTES = UDP_HEADER_BYTES + NOMINAL_OVERHEAD_BYTES
+_RCVD_UNIT_BYTES = 256
+_HOLD_NS = 1_000_000
+"""Pause before a packet refused for want of resources is sent again (NACK_Retx_Time of UET)."""
+_VA_MODULUS = 1 << 64
+
+_NAK_FAILURES: dict[int, QpFailure] = {
+    Syndrome.NAK_INVALID_REQUEST: QpFailure.REMOTE_INVALID_REQUEST,
+    Syndrome.NAK_REMOTE_ACCESS: QpFailure.REMOTE_ACCESS,
+    Syndrome.NAK_REMOTE_OPERATION: QpFailure.REMOTE_OPERATION,
+}
+
+
+class DataRun(NamedTuple):
+    """A run of data packets just built: where it goes and what it is."""
+
+    byte_count: int
+    segment_bytes: int
+    path: Path
+    retransmission: bool
+
+
+@dataclass(slots=True)
+class _Counters:
+    posted: int = 0
+    done: int = 0
+    payload_bytes: int = 0
+    packets: int = 0
+    retransmitted: int = 0
+    nacks: int = 0
+    trims: int = 0
+    sacks: int = 0
+
+
+class Requestor:
+    """Sends the work requests of one queue pair reliably over all paths."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        qpn: int,
+        first_psn: int,
+        remote: QpAttributes,
+        peer: Peer,
+        nscc: Nscc,
+        drops: Drops,
+        events: deque[Event],
+        now_ns: int,
+    ) -> None:
+        """Make a requestor that may send at once.
+
+        Args:
+            config: MTU, spray run, timeouts, whether congestion control is on.
+            qpn: own queue pair number.
+            first_psn: PSN of the first packet.
+            remote: the peer's attributes: its number, window, MTU and limits.
+            peer: the paths to it.
+            nscc: how much may be in flight.
+            drops: where refused acknowledgements are counted.
+            events: where completions go.
+            now_ns: the time.
+        """
+        self._config = config
+        self._qpn = qpn
+        self._remote = remote
+        self._peer = peer
+        self._paths = peer.paths
+        self._drops = drops
+        self._events = events
+        self._packetizer = Packetizer(
+            mtu=min(config.mtu, remote.mtu), remote_qpn=remote.qpn, icrc=config.icrc
+        )
+        self._packet_bytes = self._packetizer.segment_bytes + _NOMINAL_BYTES
+        self._works = WorkQueue()
+        self._posted_psn = first_psn
+        self._msn = 0
+        self._rqmsn = 0
+        self._rqmsn_done = 0
+        self._transport_acked = first_psn - 1
+        self._lost: deque[int] = deque()
+        self._hold_until_ns = 0
+        self._forced = False
+        self._last_run = (first_psn, 0)
+        self._rcvd_units = 0
+        self._uncredited_bytes = 0
+        self._counters = _Counters()
+        self.window = SendWindow(first_psn, remote.mpr_psns)
+        self.nscc = nscc
+        self.loss = LossDetector(self.window, peer.paths)
+        self.retry = RetryTimer(config, now_ns)
+        self.failure: QpFailure | None = None
+
+    # Work requests.
+
+    def post(self, work_id: int, data: Any, va: int, r_key: int, imm: int | None = None) -> None:
+        """Queue a WRITE, or a WRITE-with-Immediate when `imm` is given.
+
+        The buffer is read until the work request completes; it is not copied.
+
+        Args:
+            work_id: comes back in `WriteDone`.
+            data: any contiguous buffer of 1 byte to 2^32 - 1 bytes.
+            va: remote address of the first byte.
+            r_key: key of the peer's memory region.
+            imm: 32-bit immediate data.
+
+        Raises:
+            ConfigError: data or address out of range, naming the value and the limit.
+        """
+        array = bytes_of(data)
+        if len(array) > MESSAGE_BYTES_MAX:
+            raise ConfigError(
+                f"write of {len(array)} bytes; one message holds at most {MESSAGE_BYTES_MAX}"
+            )
+        if not 0 <= va <= _VA_MODULUS - len(array):
+            raise ConfigError(f"write of {len(array)} bytes at {va:#x} leaves the address space")
+        if imm is not None and not 0 <= imm <= 0xFFFFFFFF:
+            raise ConfigError(f"imm = {imm}; immediate data is 32 bits, 0 to {0xFFFFFFFF}")
+        packets = -(-len(array) // self._packetizer.mtu)
+        self._msn += 1
+        self._rqmsn += imm is not None
+        self._works.append(
+            WorkRequest(
+                work_id, array, va, r_key, imm, self._posted_psn, packets, self._msn, self._rqmsn
+            )
+        )
+        self._posted_psn += packets
+        self._counters.posted += 1
+
+    @property
+    def idle(self) -> bool:
+        """Nothing posted is waiting for anything."""
+        return not self._works
+
+    # Sending.
+
+    def transmit(self, run: RunBuffer, now_ns: int) -> DataRun | None:
+        """Build the next run into the buffer, or return None when nothing may be sent now."""
+        if self.failure is not None:
+            return None
+        again = self._next_lost(now_ns)
+        stretch = again or self._next_new()
+        if stretch is None:
+            return None
+        work, psn, count = stretch
+        avoid = int(self.window.ev[self.window.index(psn)]) if again else -1
+        path = self._paths.choose(avoid)
+        if again:
+            for _ in range(count):
+                self._lost.popleft()
+        self._enter(work, psn, count, path, now_ns, again=bool(again))
+        drained = self.window.nxt == self._posted_psn and not self._lost
+        ack_request = drained or bool(again) or self._forced or self.nscc.wants_ack()
+        self._forced = False
+        self._last_run = (psn, count)
+        source, destination = self._peer.flow(path)
+        byte_count = self._packetizer.build(
+            run,
+            work,
+            psn,
+            count,
+            timestamp=timestamp(now_ns),
+            rtx=bool(again),
+            ack_request=ack_request,
+            source=source,
+            destination=destination,
+        )
+        segment = self._packetizer.segment_bytes if count > 1 else byte_count
+        return DataRun(byte_count, segment, path, bool(again))
+
+    def _next_lost(self, now_ns: int) -> tuple[WorkRequest, int, int] | None:
+        """Return the next stretch to retransmit, as far as the window allows."""
+        window, lost = self.window, self._lost
+        while lost and not (lost[0] >= window.una and window.state[window.index(lost[0])] == LOST):
+            lost.popleft()
+        if not lost or now_ns < self._hold_until_ns:
+            return None
+        psn = lost[0]
+        limit = min(self._packetizer.packets_max, len(lost), window.room_to_edge(psn))
+        count = 1
+        while (
+            count < limit
+            and lost[count] == psn + count
+            and window.state[window.index(psn + count)] == LOST
+        ):
+            count += 1
+        allowed = self._allowed_packets()
+        if allowed < 1:
+            return None
+        work = self._works.find(psn)
+        return work, psn, self._packetizer.stretch(work, psn, min(count, allowed))
+
+    def _next_new(self) -> tuple[WorkRequest, int, int] | None:
+        """Return the next stretch of new packets, as far as windows and the peer allow."""
+        window = self.window
+        psn = window.nxt
+        wanted = min(
+            self._posted_psn - psn,
+            self.spray_run,
+            window.una - 1 + self._remote.mpr_psns - psn + 1,
+            window.room_to_edge(psn),
+        )
+        if wanted < 1:
+            return None
+        allowed = self._allowed_packets()
+        if allowed < wanted:
+            # A run costs the same whatever its length: wait for a whole one while more than half of
+            # the window is still out to open it.
+            if allowed < 1 or 2 * self.nscc.inflight_bytes > self.nscc.cwnd:
+                return None
+            wanted = allowed
+        work = self._works.find(psn)
+        if work.imm is not None and work.rqmsn - self._rqmsn_done > self._remote.immediates_max:
+            return None
+        return work, psn, self._packetizer.stretch(work, psn, wanted)
+
+    def _allowed_packets(self) -> int:
+        if not self._config.congestion_control:
+            return self._packetizer.packets_max
+        room = int(self.nscc.room_bytes() // self._packet_bytes)
+        return max(room, 1) if self._forced else room
+
+    @property
+    def spray_run(self) -> int:
+        """Consecutive packets on one EV: what keeps every active EV busy, at least 1."""
+        if self._config.spray_run:
+            return self._config.spray_run
+        share = self.nscc.cwnd / (self._paths.active_count * self._packet_bytes)
+        return max(1, min(self._packetizer.packets_max, int(share)))
+
+    def _enter(
+        self, work: WorkRequest, psn: int, count: int, path: Path, now_ns: int, *, again: bool
+    ) -> None:
+        """Note the packets of a run in the in-flight window and in the counters."""
+        window = self.window
+        if not window.outstanding:
+            self.retry.restart(now_ns)
+        tail_bytes = self._packetizer.packet_bytes(work, psn + count - 1) + _NOMINAL_BYTES
+        if again:
+            window.send_again(psn, count, path.index, now_ns)
+        else:
+            if count > 1:
+                window.send_new(count - 1, path.index, now_ns, self._packet_bytes)
+            window.send_new(1, path.index, now_ns, tail_bytes)
+        total = (count - 1) * self._packet_bytes + tail_bytes
+        self.nscc.on_send(total)
+        self._uncredited_bytes += total
+        self._paths.on_sent(path, count, retransmission=again)
+        self.retry.on_sent(now_ns, self._paths)
+        self._counters.packets += count
+        if again:
+            self._counters.retransmitted += count
+        else:
+            self._counters.payload_bytes += total - count * (
+                self._packet_bytes - self._packetizer.mtu
+            )
+
+    # Feedback.
+
+    def on_sack(self, sack: Sack, now_ns: int) -> None:
+        """Handle a reliability SACK; one that acknowledges what was never sent is only counted."""
+        window = self.window
+        cack = from_wire(sack.cack_psn, window.una - 1)
+        base = cack + sack.sack_offset
+        highest = max(cack, base + sack.sack_bitmap.bit_length() - 1) if sack.sack_bitmap else cack
+        trigger_psn = cack if sack.pr else cack + sack.ack_psn_offset
+        if max(highest, trigger_psn) >= window.nxt:
+            self._drops[DropReason.IMPOSSIBLE_ACK] += 1
+            return
+        if cack < window.una - 1:
+            self._drops[DropReason.STALE_ACK] += 1
+        self._counters.sacks += 1
+        trigger = self.loss.trigger(sack, trigger_psn, now_ns)
+        progress = self._absorb(window.ack_through(cack), now_ns)
+        if progress:
+            self.retry.on_window_moved(now_ns)
+        if sack.sack_bitmap and highest >= window.una:
+            more = window.ack_bits(base, sack.sack_bitmap)
+            progress |= more is not None and self._absorb([more], now_ns)
+        if progress:
+            self.retry.on_progress(now_ns, self._paths)
+        self._credit(sack, trigger, now_ns)
+        if trigger is not None:
+            self._judge_path(sack, trigger, now_ns)
+            self.loss.note_missing(sack, cack, base, trigger)
+        self._complete()
+        self.detect_losses(now_ns)
+
+    def _absorb(self, stretches: list[Acked], now_ns: int) -> bool:
+        for acked in stretches:
+            self.loss.on_acked(acked)
+            self._paths.on_acked(acked.evs, now_ns)
+            if self._lost:
+                for psn in acked.psns[acked.states == LOST].tolist():
+                    self._undo_loss(psn, now_ns, resent=False)
+        return bool(stretches)
+
+    def _credit(self, sack: Sack, trigger: Trigger | None, now_ns: int) -> None:
+        """Take newly received bytes off what is in flight and let the window react."""
+        units = ((sack.rcvd_bytes - self._rcvd_units + (1 << 23)) & 0xFFFFFF) - (1 << 23)
+        size = 0
+        if units > 0:
+            self._rcvd_units = sack.rcvd_bytes
+            size = min(units * _RCVD_UNIT_BYTES, self._uncredited_bytes)
+            self._uncredited_bytes -= size
+        rtt_ns = trigger.rtt_ns if trigger is not None else None
+        self.nscc.on_ack(
+            size,
+            now_ns,
+            marked=sack.m == SackMark.SKIP_ONCE,
+            rtt_ns=rtt_ns if size else None,
+            penalty=sack.rcv_cwnd_pen,
+            restore=sack.restore_cwnd,
+        )
+        if not self.window.outstanding:
+            self.nscc.inflight_bytes = 0
+            self._uncredited_bytes = 0
+
+    def _judge_path(self, sack: Sack, trigger: Trigger, now_ns: int) -> None:
+        path = self._paths.paths[trigger.ev]
+        if trigger.rtt_ns is not None:
+            self._paths.on_rtt(path, trigger.rtt_ns)
+        if sack.m == SackMark.SKIP_ONCE:
+            self._paths.on_congested(trigger.ev, trimmed=False)
+        elif sack.m == SackMark.ALWAYS_SKIP:
+            self._paths.withdraw(path, now_ns, "responder judges it bad")
+        if not sack.pr and not sack.rtx and self.loss.was_called_lost(trigger.psn):
+            self._undo_loss(trigger.psn, now_ns, resent=True)
+
+    def _undo_loss(self, psn: int, now_ns: int, *, resent: bool) -> None:
+        size = int(self.window.bytes[self.window.index(psn)])
+        if self.loss.undo(psn, now_ns):
+            self.nscc.on_spurious_loss(size, resent=resent)
+
+    def on_nack(self, nack: Nack, now_ns: int) -> None:
+        """Handle a reliability NACK: the packet was refused and is sent again, or all is over."""
+        window = self.window
+        psn = from_wire(nack.nack_psn, window.una)
+        if psn >= window.nxt:
+            self._drops[DropReason.IMPOSSIBLE_ACK] += 1
+            return
+        at = window.index(psn)
+        # A NACK for an earlier transmission of the packet says nothing about the latest one.
+        if nack.tx_timestamp not in (0, timestamp(int(window.sent_ns[at]))) or (
+            not window.set_lost(psn)
+        ):
+            self._drops[DropReason.STALE_ACK] += 1
+            return
+        self._counters.nacks += 1
+        if nack.reason == NackReason.UNEXP_EVENT:
+            self.failure = QpFailure.REMOTE_OPERATION
+            return
+        trimmed = nack.reason in (NackReason.TRIMMED, NackReason.TRIMMED_LASTHOP)
+        self._lost.append(psn)
+        self.nscc.on_nack(int(window.bytes[at]), now_ns, trimmed=trimmed)
+        if trimmed:
+            self._counters.trims += 1
+        else:
+            self._hold_until_ns = now_ns + _HOLD_NS
+        if nack.reason == NackReason.TRIMMED:
+            self._paths.on_congested(int(window.ev[at]), trimmed=True)
+        if self.retry.on_nack(now_ns):
+            self.failure = QpFailure.RETRY_EXCEEDED
+
+    def on_transport_ack(self, ack: Ack, now_ns: int) -> None:
+        """Handle a Transport ACK or NAK: messages complete, or the queue pair fails."""
+        psn = from_wire(ack.psn, self.window.una - 1)
+        if psn >= self.window.nxt:
+            self._drops[DropReason.IMPOSSIBLE_ACK] += 1
+            return
+        if ack.syndrome >> 5 == 0:
+            self._transport_acked = max(self._transport_acked, psn)
+            if self._complete():
+                self.retry.on_progress(now_ns, self._paths)
+            return
+        self.failure = _NAK_FAILURES.get(ack.syndrome, self.failure)
+
+    def _complete(self) -> bool:
+        """Report the messages that are acknowledged by both SACK and Transport ACK."""
+        done = self._works.pop_done(min(self._transport_acked, self.window.una - 1))
+        for work in done:
+            self._rqmsn_done = work.rqmsn
+            self._counters.done += 1
+            self._events.append(WriteDone(self._qpn, work.work_id))
+        return bool(done)
+
+    def detect_losses(self, now_ns: int) -> None:
+        """Declare what the loss rules say is lost and queue it for retransmission."""
+        for psn in self.loss.detect(now_ns):
+            self._lose(psn, now_ns)
+
+    def _lose(self, psn: int, now_ns: int, *, blame: bool = True) -> bool:
+        if not self.window.set_lost(psn):
+            return False
+        at = self.window.index(psn)
+        self._lost.append(psn)
+        self.nscc.on_inferred_loss(int(self.window.bytes[at]))
+        if blame:
+            self._paths.on_lost(int(self.window.ev[at]), now_ns)
+        return True
+
+    def on_path_fault(self, path: Path, now_ns: int, reason: str) -> None:
+        """The kernel refused the run just built: nothing of it left this machine."""
+        psn, count = self._last_run
+        for i in range(count):
+            self._lose(psn + i, now_ns, blame=False)
+        self._hold_until_ns = now_ns + _HOLD_NS
+        self._paths.withdraw(path, now_ns, reason)
+
+    # Timers.
+
+    def next_deadline_ns(self) -> int:
+        """Return when `advance` has something to do, or NEVER_NS."""
+        if self.failure is not None or not self._works:
+            return NEVER_NS
+        held = self._hold_until_ns if self._lost and self._hold_until_ns else NEVER_NS
+        return min(self.retry.deadline_ns(self._una_sent_ns()), self.loss.deadline_ns, held)
+
+    def _una_sent_ns(self) -> int:
+        """When the oldest packet in flight was sent last."""
+        return int(self.window.sent_ns[self.window.index(self.window.una)])
+
+    def advance(self, now_ns: int) -> tuple[Path, Probe] | None:
+        """Run the timers that are due; return a reliability probe to send, if one is."""
+        if self._hold_until_ns <= now_ns:
+            self._hold_until_ns = 0
+        if self.failure is not None or not self._works:
+            return None
+        if self.loss.deadline_ns <= now_ns:
+            self.detect_losses(now_ns)
+        if self.retry.timeout_due(now_ns, self._una_sent_ns()):
+            self._on_timeout(now_ns)
+        elif self.retry.probe_due(now_ns):
+            return self._probe(now_ns)
+        return None
+
+    def _on_timeout(self, now_ns: int) -> None:
+        if self.retry.on_timeout(now_ns):
+            self.failure = QpFailure.RETRY_EXCEEDED
+            return
+        self._forced = True
+        # Only when acknowledgements of later packets came back is the silence this EV's fault.
+        blame = self.retry.heard_since(self._una_sent_ns())
+        if not self._lose(self.window.una, now_ns, blame=blame) and not self._lost:
+            self.retry.probe_now(now_ns)
+
+    def _probe(self, now_ns: int) -> tuple[Path, Probe]:
+        at = self.window.index(self.window.una)
+        path = self._paths.choose(int(self.window.ev[at]))
+        probe_id = self.loss.new_probe(path.index, now_ns)
+        self.retry.on_probe_sent(now_ns, self._paths)
+        return path, Probe(
+            dqp=self._remote.qpn,
+            probe_id=probe_id,
+            spdcid=self._qpn & 0xFFFF,
+            dpdcid=self._remote.qpn & 0xFFFF,
+            tx_timestamp=timestamp(now_ns),
+        )
+
+    def progress(self, now_ns: int) -> tuple[int, int, int]:
+        """Return (wire PSN of the oldest packet in flight, retry count, ns without progress)."""
+        return to_wire(self.window.una), self.retry.count, now_ns - self.retry.progress_ns
+
+    def statistics(self) -> RequestorStatistics:
+        """Return a snapshot of the counters."""
+        counters = self._counters
+        return RequestorStatistics(
+            writes_posted=counters.posted,
+            writes_done=counters.done,
+            payload_bytes_sent=counters.payload_bytes,
+            packets_sent=counters.packets,
+            packets_retransmitted=counters.retransmitted,
+            packets_lost=self.loss.lost_packets,
+            packets_spurious=self.loss.spurious_packets,
+            nacks=counters.nacks,
+            trims=counters.trims,
+            timeouts=self.retry.timeouts,
+            probes=self.loss.probes_sent,
+            sacks=counters.sacks,
+            cwnd_bytes=int(self.nscc.cwnd),
+            inflight_bytes=self.nscc.inflight_bytes,
+            srtt_ns=int(self._paths.srtt_ns),
+            rtt_min_ns=self._paths.rtt_min_ns if self._paths.rtt_min_ns != NEVER_NS else 0,
+        )

@@ -1,0 +1,296 @@
+"""The two tracking windows: what the requestor has in flight, what the responder has received.
+
+Both are rings indexed by PSN modulo a power of two, so that a run of packets is a slice and a wrap
+of the 24-bit PSN is invisible. PSNs here are plain growing integers (`mrc.wire.psn`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Psns = NDArray[np.int64]
+
+FREE, SENT, MISSING, LOST = 0, 1, 2, 3
+"""States of a PSN at the requestor: not in flight; in flight; in flight, and a SACK caused by
+something sent later did not have it; found lost and waiting for its retransmission."""
+
+BITMAP_BITS = 64
+_BIT_INDEX = np.arange(BITMAP_BITS, dtype=np.int64)
+_NO_PSNS: Psns = np.empty(0, np.int64)
+
+
+def ring_size(window_psns: int) -> int:
+    """Return the power of two that holds a window twice, so that history outlives the window."""
+    return 1 << (2 * window_psns - 1).bit_length()
+
+
+class Acked(NamedTuple):
+    """Packets newly known to have arrived, as columns."""
+
+    psns: Psns
+    evs: NDArray[np.uint16]
+    orders: NDArray[np.int64]
+    states: NDArray[np.uint8]
+
+
+class SendWindow:
+    """What is in flight: one entry per PSN, never more than the ring holds.
+
+    `una` is the lowest PSN not yet acknowledged, `nxt` the next new one; PSNs in [una, nxt) are in
+    flight, lost, or acknowledged out of order (FREE).
+    """
+
+    def __init__(self, first_psn: int, window_psns: int) -> None:
+        self.size = ring_size(window_psns)
+        self._mask = self.size - 1
+        self.una = first_psn
+        self.nxt = first_psn
+        self.outstanding = 0
+        """PSNs in [una, nxt) that are not FREE."""
+        self.order = 0
+        """Packets sent so far, retransmissions included: the place of the next in the sending
+        order.
+        """
+        self.state = np.zeros(self.size, np.uint8)
+        self.ev = np.zeros(self.size, np.uint16)
+        self.orders = np.zeros(self.size, np.int64)
+        self.sent_ns = np.zeros(self.size, np.int64)
+        self.bytes = np.zeros(self.size, np.uint16)
+        self.retries = np.zeros(self.size, np.uint8)
+        self._counting = np.arange(self.size, dtype=np.int64)
+
+    def index(self, psn: int) -> int:
+        """Return the ring index of a PSN."""
+        return psn & self._mask
+
+    def room_to_edge(self, psn: int) -> int:
+        """Return how many PSNs from this one lie in the ring without a wrap."""
+        return self.size - (psn & self._mask)
+
+    def remembers(self, psn: int) -> bool:
+        """Tell whether the entry of a PSN that was sent has not been reused yet."""
+        return self.nxt - self.size <= psn < self.nxt
+
+    def send_new(self, count: int, ev: int, now_ns: int, size_bytes: int) -> None:
+        """Enter the next `count` PSNs; they must not cross the ring's edge."""
+        at = slice(self.index(self.nxt), self.index(self.nxt) + count)
+        self.retries[at] = 0
+        self._enter(at, count, ev, now_ns)
+        self.bytes[at] = size_bytes
+        self.nxt += count
+        self.outstanding += count
+
+    def send_again(self, psn: int, count: int, ev: int, now_ns: int) -> None:
+        """Enter the retransmission of PSNs that were lost."""
+        at = slice(self.index(psn), self.index(psn) + count)
+        np.minimum(self.retries[at], 254, out=self.retries[at])
+        self.retries[at] += 1
+        self._enter(at, count, ev, now_ns)
+
+    def _enter(self, at: slice, count: int, ev: int, now_ns: int) -> None:
+        self.state[at] = SENT
+        self.ev[at] = ev
+        self.sent_ns[at] = now_ns
+        np.add(self._counting[:count], self.order, out=self.orders[at])
+        self.order += count
+
+    def ack_through(self, psn: int) -> list[Acked]:
+        """Acknowledge everything up to a PSN and move `una` behind it; at most two stretches."""
+        found = []
+        while self.una <= psn:
+            count = min(psn - self.una + 1, self.room_to_edge(self.una))
+            start = self.index(self.una)
+            at = slice(start, start + count)
+            states = self.state[at]
+            if states.all():
+                psns = self._counting[:count] + self.una
+                acked = Acked(psns, self.ev[at], self.orders[at], states.copy())
+            else:
+                held = np.flatnonzero(states)
+                acked = Acked(
+                    held + self.una, self.ev[at][held], self.orders[at][held], states[held]
+                )
+            self.outstanding -= len(acked.psns)
+            states[:] = FREE
+            self.una += count
+            if len(acked.psns):
+                found.append(acked)
+        return found
+
+    def ack_bits(self, base: int, bitmap: int) -> Acked | None:
+        """Acknowledge the PSNs of a SACK bitmap; bit 0 stands for `base`."""
+        psns = self._psns_of_bits(base, bitmap)
+        psns = psns[(psns >= self.una) & (psns < self.nxt)]
+        at = psns & self._mask
+        held = self.state[at] != FREE
+        if not held.any():
+            return None
+        psns, at = psns[held], at[held]
+        acked = Acked(psns, self.ev[at], self.orders[at], self.state[at])
+        self.state[at] = FREE
+        self.outstanding -= len(psns)
+        return acked
+
+    @staticmethod
+    def _psns_of_bits(base: int, bitmap: int) -> Psns:
+        bits = np.unpackbits(
+            np.frombuffer(bitmap.to_bytes(8, "little"), np.uint8), bitorder="little"
+        )
+        return np.flatnonzero(bits) + base
+
+    def mark_missing(self, start: int, end: int, before_order: int) -> None:
+        """Note that PSNs in [start, end) had not arrived when something sent later had."""
+        start, end = max(start, self.una), min(end, self.nxt)
+        while start < end:
+            count = min(end - start, self.room_to_edge(start))
+            at = slice(self.index(start), self.index(start) + count)
+            states = self.state[at]
+            states[(states == SENT) & (self.orders[at] < before_order)] = MISSING
+            start += count
+
+    def missing(self) -> Psns:
+        """Return the PSNs in state MISSING, in order."""
+        return self._with_state(MISSING)
+
+    def lost(self) -> Psns:
+        """Return the PSNs in state LOST, in order."""
+        return self._with_state(LOST)
+
+    def _with_state(self, wanted: int) -> Psns:
+        found: list[Psns] = []
+        start = self.una
+        while start < self.nxt:
+            count = min(self.nxt - start, self.room_to_edge(start))
+            at = self.index(start)
+            hits = np.flatnonzero(self.state[at : at + count] == wanted)
+            if len(hits):
+                found.append(hits + start)
+            start += count
+        if not found:
+            return _NO_PSNS
+        return np.concatenate(found)
+
+    def in_flight_on(self, ev: int) -> Psns:
+        """Return the PSNs in flight whose last transmission was on this EV."""
+        psns: Psns = np.concatenate([self._with_state(SENT), self._with_state(MISSING)])
+        return psns[self.ev[psns & self._mask] == ev]
+
+    def set_lost(self, psn: int) -> bool:
+        """Move a PSN that is in flight to LOST; False when it is not in flight."""
+        at = self.index(psn)
+        if not self.una <= psn < self.nxt or self.state[at] not in (SENT, MISSING):
+            return False
+        self.state[at] = LOST
+        return True
+
+
+_EMPTY, _HELD, _HELD_LAST = 0, 1, 2
+_HELD_BYTE = bytes((_HELD,))
+
+
+class Advance(NamedTuple):
+    """What became contiguous when a hole was filled."""
+
+    first: int
+    last: int
+    messages: int
+
+
+class ReceiveWindow:
+    """What has arrived: `cack` is the highest PSN with nothing missing below it (MRC 1.0 §7.5.2).
+
+    PSNs in [cack + 1, cack + window) are accepted. Those held above `cack` are one byte each.
+    """
+
+    def __init__(self, first_psn: int, window_psns: int) -> None:
+        self._size = ring_size(window_psns)
+        self._mask = self._size - 1
+        self._held = bytearray(self._size)
+        self.window_psns = window_psns
+        self.cack = first_psn - 1
+        self.max_psn = first_psn - 1
+        self.ooo_count = 0
+        self._lowest_unsacked = first_psn
+
+    def has(self, psn: int) -> bool:
+        """Tell whether a PSN at or below the window's end has arrived."""
+        return psn <= self.cack or (psn <= self.max_psn and self._held[psn & self._mask] != _EMPTY)
+
+    def is_new(self, psn: int, count: int) -> bool:
+        """Tell whether `count` PSNs from `psn` are all inside the window and none has arrived."""
+        if psn <= self.cack or psn + count > self.cack + self.window_psns:
+            return False
+        if not self.ooo_count or psn > self.max_psn:
+            return True
+        start = psn & self._mask
+        if start + count <= self._size:
+            return not any(self._held[start : start + count])
+        return not any(self.has(psn + i) for i in range(count))
+
+    def beyond(self, psn: int) -> bool:
+        """Tell whether a PSN lies above the window."""
+        return psn >= self.cack + self.window_psns
+
+    def add(self, psn: int, count: int, *, last_of_message: bool) -> Advance | None:
+        """Enter new PSNs; return what became contiguous, if anything.
+
+        Args:
+            psn: the first of them; all must be new (`is_new`).
+            count: how many.
+            last_of_message: the last of them ends a message.
+        """
+        if psn == self.cack + 1 and not self.ooo_count:
+            self.cack = self.max_psn = psn + count - 1
+            return Advance(psn, self.cack, int(last_of_message))
+        start = psn & self._mask
+        if start + count <= self._size:
+            self._held[start : start + count] = _HELD_BYTE * count
+        else:
+            for i in range(count):
+                self._held[(psn + i) & self._mask] = _HELD
+        if last_of_message:
+            self._held[(psn + count - 1) & self._mask] = _HELD_LAST
+        self.ooo_count += count
+        self.max_psn = max(self.max_psn, psn + count - 1)
+        return self._advance() if psn == self.cack + 1 else None
+
+    def _advance(self) -> Advance:
+        first, messages = self.cack + 1, 0
+        while self.ooo_count:
+            start = (self.cack + 1) & self._mask
+            limit = min(self._size, start + self.max_psn - self.cack)
+            end = self._held.find(_EMPTY, start, limit)
+            end = limit if end < 0 else end
+            if end == start:
+                break
+            count = end - start
+            messages += self._held.count(_HELD_LAST, start, end)
+            self._held[start:end] = bytes(count)
+            self.cack += count
+            self.ooo_count -= count
+        return Advance(first, self.cack, messages)
+
+    def bitmap(self) -> tuple[int, int]:
+        """Return (base PSN, 64-bit map) for the next SACK, rolling through a wide window.
+
+        The base follows MRC 1.0 §7.5.2.2: the lowest PSN no SACK has covered yet, pulled back so
+        that the highest received is always inside, and starting again when it has passed that.
+        """
+        if not self.ooo_count:
+            self._lowest_unsacked = self.cack + 1
+            return self.cack + 1, 0
+        base = max(self._lowest_unsacked, self.cack + 1)
+        if base > self.max_psn:
+            base = self.cack + 1
+        if base + BITMAP_BITS > self.max_psn:
+            base = max(self.max_psn - BITMAP_BITS + 1, self.cack + 1)
+        self._lowest_unsacked = base + BITMAP_BITS
+        at = base & self._mask
+        held = self._held[at : at + BITMAP_BITS]
+        if len(held) < BITMAP_BITS:
+            held += self._held[: BITMAP_BITS - len(held)]
+        bits = np.packbits(np.frombuffer(held, np.uint8) != _EMPTY, bitorder="little")
+        return base, int.from_bytes(bits.tobytes(), "little")

@@ -1,0 +1,75 @@
+"""Work requests: messages waiting to be sent or acknowledged, and how they are cut into packets."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(slots=True, eq=False)
+class WorkRequest:
+    """One WRITE or WRITE-with-Immediate: a message of 1 to 2^32 - 1 bytes."""
+
+    work_id: int
+    data: NDArray[np.uint8]
+    va: int
+    r_key: int
+    imm: int | None
+    first_psn: int
+    packets: int
+    msn: int
+    """Message number of the queue pair, counted from 1."""
+    rqmsn: int
+    """WRITE-with-Immediate messages of the queue pair up to and including this one."""
+
+    @property
+    def last_psn(self) -> int:
+        """PSN of its last packet."""
+        return self.first_psn + self.packets - 1
+
+
+class WorkQueue:
+    """Messages in PSN order, from the oldest not acknowledged to the newest posted."""
+
+    def __init__(self) -> None:
+        self._queue: deque[WorkRequest] = deque()
+        self._recent: WorkRequest | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def append(self, work: WorkRequest) -> None:
+        """Add the newest message."""
+        self._queue.append(work)
+
+    def find(self, psn: int) -> WorkRequest:
+        """Return the message that a PSN in flight, or the next new one, belongs to."""
+        recent = self._recent
+        if recent is not None and recent.first_psn <= psn <= recent.last_psn:
+            return recent
+        low, high = 0, len(self._queue)
+        while low < high:
+            middle = (low + high) // 2
+            if self._queue[middle].last_psn < psn:
+                low = middle + 1
+            else:
+                high = middle
+        self._recent = self._queue[low]
+        return self._recent
+
+    def pop_done(self, psn: int) -> list[WorkRequest]:
+        """Remove and return the messages that end at or below a PSN."""
+        done = []
+        while self._queue and self._queue[0].last_psn <= psn:
+            done.append(self._queue.popleft())
+        if done:
+            self._recent = None
+        return done
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._queue.clear()
+        self._recent = None

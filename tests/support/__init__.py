@@ -1,0 +1,1 @@
+"""What tests share: endpoint pairs on a virtual clock, packet factories, fakes."""
