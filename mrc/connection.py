@@ -1,0 +1,395 @@
+"""One established queue pair inside the event loop: handshake, waiting writes, and how it ends.
+
+`open_connection` and `accept_untrusted` are the two ends of the handshake; both return a
+`Connection` whose queue pair is in RTS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from time import monotonic_ns
+from typing import Any
+
+from mrc.engine import Engine
+from mrc.errors import (
+    ConfigError,
+    MrcError,
+    PeerError,
+    PeerLost,
+    PeerProtocolError,
+    PeerRefused,
+    QueuePairClosed,
+    RemoteAccessError,
+    RemoteOperationError,
+    RetriesExceeded,
+)
+from mrc.mailbox import Mailbox
+from mrc.messages import MessageRing, RingAddress
+from mrc.proto.attributes import from_json_untrusted, to_json
+from mrc.proto.config import QpAttributes
+from mrc.proto.events import (
+    EvChanged,
+    Event,
+    ImmediateReceived,
+    PortStatusChanged,
+    QpFailed,
+    QpFailure,
+    WriteDone,
+)
+from mrc.proto.peer import LocalPort, Peer, Plane, evs_per_plane, pair_planes
+from mrc.proto.qp import QpState, QueuePair
+from mrc.proto.statistics import QpStatistics
+from mrc.rendezvous import PROTOCOL, Channel, Message, check_protocol_untrusted
+from mrc.units import format_ns
+
+BYE_TIMEOUT_S = 2.0
+"""How long `close` waits for the peer to close as well."""
+PATH_EVENTS_MAX = 1024
+_PATHS_SHOWN_MAX = 16
+
+
+class Connection:
+    """A queue pair, its rendezvous channel, and everything that waits for either."""
+
+    def __init__(self, engine: Engine, channel: Channel) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._writes: dict[int, asyncio.Future[None]] = {}
+        self._watchers: list[Mailbox[EvChanged | PortStatusChanged]] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._drained = asyncio.Event()
+        self._closing = False
+        self._peer_closed = asyncio.Event()
+        self.peer_address = channel.peer
+        self.failure: MrcError | None = None
+        self.immediates: Mailbox[ImmediateReceived] = Mailbox()
+        self.qp: QueuePair = engine.endpoint.create_qp()
+        self.ring = MessageRing(engine.endpoint.register, self.post)
+        engine.subscribe(self.qp.qpn, self._on_event)
+        engine.path_events.append(self._on_path_event)
+
+    # Set-up.
+
+    def hello(self, ports: list[LocalPort]) -> Message:
+        """Return what the peer must know."""
+        planes = tuple((port.host.partition("%")[0], port.udp_port) for port in ports)
+        buffer_bytes = min(self._engine.receive_buffer_bytes(port) for port in ports)
+        attributes = self._engine.endpoint.attributes(self.qp, planes, buffer_bytes)
+        return {
+            "protocol": PROTOCOL,
+            "endpoint": self._engine.endpoint_id,
+            "qp": to_json(attributes),
+            "ring": asdict(self.ring.address),
+        }
+
+    def establish_untrusted(self, hello: Message, ports: list[LocalPort]) -> None:
+        """Take the queue pair to RTR with what the peer said.
+
+        Raises:
+            PeerProtocolError: it said something impossible.
+            ConfigError: the two sides do not fit together.
+        """
+        remote = from_json_untrusted(hello.get("qp"))
+        ring = RingAddress.from_json_untrusted(hello.get("ring"))
+        identity = hello.get("endpoint")
+        if not isinstance(identity, str) or len(identity) > 64:
+            raise PeerProtocolError(f"{self.peer_address}: handshake without endpoint id")
+        peer = self._peer(identity, remote, ports)
+        self._engine.endpoint.connect_qp(self.qp, peer, remote, monotonic_ns())
+        self.ring.connect(ring)
+
+    def _peer(self, identity: str, remote: QpAttributes, ports: list[LocalPort]) -> Peer:
+        """Return the peer, known already if another queue pair goes to the same endpoint."""
+        endpoint = self._engine.endpoint
+        pairs = pair_planes([(port.index, port.host) for port in ports], remote.planes)
+        planes = [
+            Plane(index, host, self._engine.remote_sockaddr(*there, host))
+            for index, host, there in pairs
+        ]
+        for peer in endpoint.peers.values():
+            if peer.identity == identity and peer.plane_list == planes:
+                return peer
+        evs = evs_per_plane(endpoint.config, len(planes))
+        for port in ports:
+            self._engine.port_for(port.host, evs)
+        peer = endpoint.add_peer(planes, remote.endpoint_tag)
+        peer.identity = identity
+        return peer
+
+    def start(self) -> None:
+        """Both sides are ready to receive: go to RTS and watch the channel."""
+        self.qp.activate()
+        self._reading = self._loop.create_task(self._watch_channel())
+
+    # Writes.
+
+    def post(self, data: Any, va: int, r_key: int, imm: int | None) -> asyncio.Future[None]:
+        """Post a write; the future is done when every byte is placed at the peer.
+
+        Raises:
+            TransportError: the queue pair has failed.
+            ConfigError: an argument is out of range.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self._closing and imm is None:
+            raise QueuePairClosed("the queue pair is being closed", peer=str(self.peer_address))
+        work_id = self._engine.endpoint.post_write(self.qp, data, va, r_key, imm)
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._writes[work_id] = future
+        self._engine.kick()
+        return future
+
+    async def write(self, data: Any, va: int, r_key: int, imm: int | None) -> None:
+        """Post a write and wait for it."""
+        await asyncio.shield(self.post(data, va, r_key, imm))
+
+    def release_immediate(self) -> None:
+        """The application took an immediate."""
+        if self.qp.responder is not None:
+            self.qp.responder.release_immediates(1)
+
+    # Events.
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case WriteDone(work_id=work_id):
+                future = self._writes.pop(work_id, None)
+                if future is not None and not future.done():
+                    future.set_result(None)
+                if not self._writes:
+                    self._drained.set()
+            case ImmediateReceived():
+                self._on_immediate(event)
+            case QpFailed():
+                self.fail(self._error_of(event))
+            case _:
+                pass
+
+    def _on_immediate(self, event: ImmediateReceived) -> None:
+        try:
+            taken = self.ring.on_immediate(event.r_key, event.va, event.length, event.imm)
+        except PeerProtocolError as error:
+            self.fail(error)
+            return
+        if taken:
+            self.release_immediate()
+        else:
+            self.immediates.put(event)
+
+    def _on_path_event(self, event: Event) -> None:
+        if isinstance(event, EvChanged | PortStatusChanged) and (
+            self.qp.peer is not None and event.peer_id == self.qp.peer.peer_id
+        ):
+            for mailbox in self._watchers:
+                if len(mailbox) < PATH_EVENTS_MAX:
+                    mailbox.put(event)
+
+    def watch_paths(self) -> Mailbox[EvChanged | PortStatusChanged]:
+        """Return a mailbox that gets the path events from now on; those over a limit are lost."""
+        mailbox: Mailbox[EvChanged | PortStatusChanged] = Mailbox()
+        if self.failure is not None:
+            mailbox.fail(self.failure)
+        self._watchers.append(mailbox)
+        return mailbox
+
+    def unwatch_paths(self, mailbox: Mailbox[EvChanged | PortStatusChanged]) -> None:
+        """Stop filling a mailbox."""
+        self._watchers.remove(mailbox)
+
+    def _error_of(self, event: QpFailed) -> MrcError:
+        name = str(self.peer_address)
+        if event.failure is QpFailure.RETRY_EXCEEDED:
+            paths = self._path_lines()
+            tried = ("; paths: " + "; ".join(paths)) if paths else ""
+            return RetriesExceeded(
+                f"{name} acknowledged nothing for {format_ns(event.silent_ns)}: retry counter "
+                f"exceeded after {event.retry_count} timeouts at PSN {event.psn:#08x}{tried}",
+                peer=name,
+                paths=paths,
+                psn=event.psn,
+                retry_count=event.retry_count,
+                waited_ns=event.silent_ns,
+            )
+        if event.failure is QpFailure.REMOTE_ACCESS:
+            return RemoteAccessError(
+                f"{name} refused a write: unknown key or outside its region (PSN {event.psn:#08x})",
+                peer=name,
+            )
+        if event.failure is QpFailure.LOCAL_CLOSE:
+            return QueuePairClosed("the queue pair was closed on this side", peer=name)
+        return RemoteOperationError(f"{name}: {event.failure.value}", peer=name)
+
+    def _path_lines(self) -> tuple[str, ...]:
+        now_ns = monotonic_ns()
+        lines = []
+        for path in self.statistics().paths[:_PATHS_SHOWN_MAX]:
+            answered = (
+                f"answered {format_ns(now_ns - path.confirmed_ns)} ago"
+                if path.confirmed_ns >= 0
+                else "never answered"
+            )
+            lines.append(f"plane {path.plane} port {path.source_port} {path.state}, {answered}")
+        return tuple(lines)
+
+    def fail(self, error: MrcError) -> None:
+        """End: everything that waits raises `error`, the peer sees the channel close."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        if self.qp.state is not QpState.ERROR:
+            self._engine.endpoint.fail_qp(self.qp, QpFailure.LOCAL_CLOSE, monotonic_ns())
+        for future in self._writes.values():
+            if not future.done():
+                future.set_exception(error)
+                # Whoever was cancelled meanwhile does not come back for it.
+                future.exception()
+        self._writes.clear()
+        self._drained.set()
+        self._peer_closed.set()
+        self.ring.fail(error)
+        self.immediates.fail(error)
+        for mailbox in self._watchers:
+            mailbox.fail(error)
+
+    # The channel, and the end.
+
+    async def _watch_channel(self) -> None:
+        """Read the channel until the peer says goodbye or is gone."""
+        name = str(self.peer_address)
+        try:
+            message = await self._channel.receive_untrusted()
+        except PeerProtocolError as error:
+            self.fail(error)
+            return
+        if message is not None and message.get("bye") is True:
+            self._peer_closed.set()
+            if not self._closing:
+                self.fail(PeerLost(f"{name} closed the connection", peer=name))
+        elif message is None:
+            self.fail(PeerLost(f"{name} is gone: its process ended or was cut off", peer=name))
+        else:
+            self.fail(PeerProtocolError(f"{name} sent an unknown control message", peer=name))
+
+    async def close(self) -> None:
+        """Wait for what was posted, say goodbye, free the queue pair. Twice is once."""
+        if self._closing:
+            return
+        self._closing = True
+        try:
+            if self.failure is None:
+                if self._writes:
+                    self._drained.clear()
+                    await self._drained.wait()
+                await self._say_bye()
+        finally:
+            self.abort()
+            await self._channel.close()
+
+    async def _say_bye(self) -> None:
+        try:
+            await self._channel.send({"bye": True})
+            async with asyncio.timeout(BYE_TIMEOUT_S):
+                await self._peer_closed.wait()
+        except (PeerError, TimeoutError):
+            return
+
+    def abort(self) -> None:
+        """Free the queue pair at once; whatever waits raises `QueuePairClosed`."""
+        self._closing = True
+        name = str(self.peer_address)
+        self.fail(QueuePairClosed("the queue pair was closed on this side", peer=name))
+        if self._reading is not None:
+            self._reading.cancel()
+        self._engine.unsubscribe(self.qp.qpn)
+        if self._on_path_event in self._engine.path_events:
+            self._engine.path_events.remove(self._on_path_event)
+        self._engine.endpoint.destroy_qp(self.qp)
+        for region in self.ring.regions:
+            self._engine.endpoint.deregister(region)
+        self._channel.abort()
+
+    def statistics(self) -> QpStatistics:
+        """Return a snapshot of the counters.
+
+        Raises:
+            ConfigError: not connected yet.
+        """
+        found = self.qp.statistics()
+        if found is None:
+            raise ConfigError("the queue pair is not connected yet")
+        return found
+
+
+async def open_connection(
+    engine: Engine, channel: Channel, planes: tuple[str, ...], timeout_s: float
+) -> Connection:
+    """Do the connecting side's part of the handshake.
+
+    Args:
+        engine: where the queue pair lives.
+        channel: an open rendezvous connection.
+        planes: own addresses; empty means the one the channel uses.
+        timeout_s: for each answer.
+
+    Raises:
+        PeerRefused: the peer said no, and why.
+        PeerVersionError: it speaks something else.
+        PeerProtocolError: it answered with nonsense, or not in time.
+    """
+    connection = Connection(engine, channel)
+    try:
+        ports = _ports(engine, planes or (channel.local_host,))
+        await channel.send(connection.hello(ports))
+        answer = await channel.expect_untrusted(timeout_s)
+        if "refused" in answer:
+            raise PeerRefused(
+                f"{channel.peer} refused: {str(answer['refused'])[:500]}", peer=str(channel.peer)
+            )
+        check_protocol_untrusted(answer, channel.peer)
+        connection.establish_untrusted(answer, ports)
+        await channel.send({"ready": True})
+        connection.start()
+    except BaseException:
+        connection.abort()
+        raise
+    return connection
+
+
+async def accept_untrusted(
+    engine: Engine, channel: Channel, planes: tuple[str, ...], timeout_s: float
+) -> Connection:
+    """Do the accepting side's part of the handshake; a refusal is told to the peer.
+
+    Raises:
+        MrcError: no queue pair came of it.
+    """
+    hello = await channel.expect_untrusted(timeout_s)
+    try:
+        check_protocol_untrusted(hello, channel.peer)
+    except PeerError as error:
+        await channel.send({"refused": str(error)})
+        raise
+    connection = Connection(engine, channel)
+    try:
+        try:
+            ports = _ports(engine, planes or (channel.local_host,))
+            connection.establish_untrusted(hello, ports)
+        except MrcError as error:
+            await channel.send({"refused": str(error)})
+            raise
+        await channel.send(connection.hello(ports))
+        ready = await channel.expect_untrusted(timeout_s)
+        if ready.get("ready") is not True:
+            raise PeerProtocolError(f"{channel.peer} broke off the handshake")
+        connection.start()
+    except BaseException:
+        connection.abort()
+        raise
+    return connection
+
+
+def _ports(engine: Engine, planes: tuple[str, ...]) -> list[LocalPort]:
+    return [engine.port_for(host, 0) for host in planes]

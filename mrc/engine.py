@@ -1,0 +1,304 @@
+"""The pump between sockets and protocol: readable sockets in, runs out, one timer.
+
+It knows asyncio and the clock and no protocol rule. Work per wake-up is bounded, so that one busy
+queue pair starves neither the timer nor other tasks of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from time import monotonic_ns
+
+from mrc.errors import ConfigError, LocalError
+from mrc.proto.config import UDP_PORT_DEFAULT, Config
+from mrc.proto.endpoint import Endpoint
+from mrc.proto.events import Event
+from mrc.proto.peer import LocalPort
+from mrc.proto.runs import PathFault, ReceivedRun, RunToSend
+from mrc.udp import (
+    Caps,
+    KernelSockets,
+    LinkMonitor,
+    Receiver,
+    Sender,
+    SendOutcome,
+    Sockets,
+    choose_ports,
+    family_of,
+    interface_of,
+    peer_address,
+    probe_caps,
+)
+from mrc.wire.runs import RunBuffer
+
+RECEIVE_BUFFER_BYTES = 4 << 20
+RECEIVE_RUNS_MAX = 16
+"""Runs taken from a socket per wake-up: about 1 MiB, 1 ms; more would delay the answers."""
+SEND_RUNS_MAX = 32
+"""Runs sent per turn of the pump: about 2 MiB, 2 ms; the rest goes on after other tasks had theirs.
+"""
+
+_FAULTS = {
+    SendOutcome.TOO_BIG: PathFault.TOO_BIG,
+    SendOutcome.UNREACHABLE: PathFault.UNREACHABLE,
+    SendOutcome.BLOCKED: PathFault.BLOCKED,
+    SendOutcome.FAILED: PathFault.FAILED,
+}
+"""Outcomes after which nothing of the run has left. ENOBUFS may have dropped a part, and a refusal
+speaks of an earlier packet: both are left to loss recovery."""
+
+
+class Engine:
+    """Runs one protocol endpoint on the sockets of this machine, inside the running event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        sockets: Sockets | None = None,
+        udp_port: int | None = None,
+        source_ports: tuple[int, int] = (49152, 65535),
+    ) -> None:
+        """Make an engine; it opens sockets as ports are asked for.
+
+        Args:
+            config: settings of the endpoint.
+            sockets: factory of sockets; the kernel's unless faults are wanted.
+            udp_port: where planes receive. None: 4971 if free, else any.
+            source_ports: range the EVs' source ports are taken from.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._rng = random.SystemRandom()
+        self.config = config
+        self.endpoint = Endpoint(config, self._rng, monotonic_ns())
+        self.endpoint_id = os.urandom(8).hex()
+        self._sockets = sockets or KernelSockets()
+        self._udp_port = udp_port
+        self._source_ports = source_ports
+        self._receivers: list[Receiver] = []
+        self._senders: dict[tuple[int, int], Sender] = {}
+        self._interfaces: list[str] = []
+        self._run = ReceivedRun(RunBuffer(), 0, 0, 0, ("", 0), 0)
+        self._held: RunToSend | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._pumping = False
+        self._closed = False
+        self._handlers: dict[int, Callable[[Event], None]] = {}
+        self._links: LinkMonitor | None = None
+        self.path_events: list[Callable[[Event], None]] = []
+
+    # Ports and sockets.
+
+    def port_for(self, host: str, evs: int) -> LocalPort:
+        """Return the local port with this address, opened if need be, with at least `evs` EVs.
+
+        Raises:
+            LocalError: the address is not on this machine, or no socket could be had.
+        """
+        for port in self.endpoint.ports:
+            if port.host == host:
+                break
+        else:
+            port = self._open_port(host)
+        if len(port.ev_ports) < evs:
+            self._open_evs(port, evs - len(port.ev_ports))
+        return port
+
+    def _open_port(self, host: str) -> LocalPort:
+        interface = interface_of(host)
+        caps = probe_caps(family_of(host))
+        receiver = self._open_receiver(host, caps)
+        port = self.endpoint.add_port(host, receiver.port, [])
+        self._receivers.append(receiver)
+        self._interfaces.append(interface)
+        self._loop.add_reader(receiver.fileno(), self._on_readable, port.index)
+        self._watch_links()
+        return port
+
+    def _open_receiver(self, host: str, caps: Caps) -> Receiver:
+        wanted = UDP_PORT_DEFAULT if self._udp_port is None else self._udp_port
+        try:
+            return self._sockets.receiver(host, wanted, caps, RECEIVE_BUFFER_BYTES)
+        except LocalError:
+            if self._udp_port is not None:
+                raise
+            return self._sockets.receiver(host, 0, caps, RECEIVE_BUFFER_BYTES)
+
+    def _open_evs(self, port: LocalPort, count: int) -> None:
+        caps = probe_caps(family_of(port.host))
+        low, high = self._source_ports
+        for source_port in choose_ports(port.host, count, self._rng, low, high):
+            sender = self._sockets.sender(port.host, source_port, caps)
+            self._senders[port.index, sender.port] = sender
+            self._loop.add_reader(sender.fileno(), sender.drain_errors)
+            port.ev_ports.append(sender.port)
+
+    def receive_buffer_bytes(self, port: LocalPort) -> int:
+        """Return what the kernel granted for the receiving socket of a port."""
+        return self._receivers[port.index].receive_buffer_granted_bytes
+
+    def _watch_links(self) -> None:
+        if self._links is None:
+            try:
+                self._links = LinkMonitor()
+            except LocalError:
+                return
+            self._loop.add_reader(self._links.fileno(), self._on_links)
+
+    def _on_links(self) -> None:
+        """An interface went down or came up: tell the protocol about the ports on it."""
+        if self._links is None:
+            return
+        for change in self._links.read():
+            for index, interface in enumerate(self._interfaces):
+                if interface == change.interface and self.endpoint.ports[index].up != change.up:
+                    self.endpoint.port_status(index, up=change.up, now_ns=monotonic_ns())
+        self.kick()
+
+    # Events.
+
+    def subscribe(self, qpn: int, handler: Callable[[Event], None]) -> None:
+        """Call `handler` with every event of a queue pair."""
+        self._handlers[qpn] = handler
+
+    def unsubscribe(self, qpn: int) -> None:
+        """Stop calling the handler of a queue pair."""
+        self._handlers.pop(qpn, None)
+
+    def _deliver_events(self) -> None:
+        for event in self.endpoint.poll():
+            qpn = getattr(event, "qpn", None)
+            if qpn is None:
+                for each in self.path_events:
+                    each(event)
+            elif (handler := self._handlers.get(qpn)) is not None:
+                handler(event)
+
+    # The pump.
+
+    def kick(self) -> None:
+        """Send what there is to send soon: after posting work or failing a queue pair."""
+        if not self._pumping and not self._closed:
+            self._pumping = True
+            self._loop.call_soon(self._pump_later)
+
+    def _pump_later(self) -> None:
+        self._pumping = False
+        self._pump()
+
+    def _on_readable(self, port_index: int) -> None:
+        self._receive(port_index)
+        self._pump()
+
+    def _receive(self, port_index: int) -> None:
+        """Hand what has arrived at a port to the protocol, up to the bound of one wake-up."""
+        receiver, run = self._receivers[port_index], self._run
+        receive, memory = self.endpoint.receive, run.buffer.memory
+        run.port = port_index
+        for _ in range(RECEIVE_RUNS_MAX):
+            got = receiver.receive_into(memory)
+            if got is None:
+                break
+            run.byte_count, run.segment_bytes, run.tos, run.source, run.flow_label = got
+            receive(run, monotonic_ns())
+
+    def _pump(self) -> None:
+        """Send runs until there are none, the kernel's buffer is full, or the turn is over."""
+        if self._closed:
+            return
+        transmit, senders = self.endpoint.transmit, self._senders
+        for _ in range(SEND_RUNS_MAX):
+            if self._held is not None:
+                break
+            run = transmit(monotonic_ns())
+            if run is None:
+                break
+            sender = senders[run.port, run.source_port]
+            memory = run.memory if isinstance(run.memory, memoryview) else memoryview(run.memory)
+            outcome = sender.send(
+                memory, run.segment_bytes, run.destination, run.tos, run.flow_label
+            )
+            if outcome is not SendOutcome.SENT:
+                self._on_outcome(run, sender, outcome)
+        else:
+            self.kick()
+        self._deliver_events()
+        self._arm_timer()
+
+    def _on_outcome(self, run: RunToSend, sender: Sender, outcome: SendOutcome) -> None:
+        if outcome is SendOutcome.WOULD_BLOCK:
+            self._held = run
+            self._loop.add_writer(sender.fileno(), self._on_writable, sender)
+        elif outcome in _FAULTS:
+            self.endpoint.path_fault(run, _FAULTS[outcome], monotonic_ns())
+
+    def _on_writable(self, sender: Sender) -> None:
+        """The kernel takes more: send the run that was held back, then go on."""
+        self._loop.remove_writer(sender.fileno())
+        run, self._held = self._held, None
+        if run is not None:
+            memory = run.memory if isinstance(run.memory, memoryview) else memoryview(run.memory)
+            outcome = sender.send(
+                memory, run.segment_bytes, run.destination, run.tos, run.flow_label
+            )
+            if outcome is not SendOutcome.SENT:
+                self._on_outcome(run, sender, outcome)
+        self._pump()
+
+    # The timer.
+
+    def _arm_timer(self) -> None:
+        """Keep one timer; one that is early is left, it finds nothing due and is armed again."""
+        deadline_ns = self.endpoint.next_deadline_ns()
+        if deadline_ns is None or (self._timer is not None and self._timer_ns <= deadline_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = deadline_ns
+        delay_s = max(0, deadline_ns - monotonic_ns()) / 1e9
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Run the timers, but first hear what came in while this process was busy or stopped."""
+        self._timer = None
+        for port_index in range(len(self._receivers)):
+            self._receive(port_index)
+        self.endpoint.advance(monotonic_ns())
+        self._pump()
+
+    async def close(self) -> None:
+        """Send what is owed, close all sockets. Twice is once."""
+        if self._closed:
+            return
+        self._pump()
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._links is not None:
+            self._loop.remove_reader(self._links.fileno())
+            self._links.close()
+        for receiver in self._receivers:
+            self._loop.remove_reader(receiver.fileno())
+            receiver.close()
+        for sender in self._senders.values():
+            self._loop.remove_reader(sender.fileno())
+            self._loop.remove_writer(sender.fileno())
+            sender.close()
+
+    def remote_sockaddr(
+        self, host: str, port: int, local_host: str
+    ) -> tuple[str, int] | tuple[str, int, int, int]:
+        """Return the peer's socket address as the kernel reports it, scoped like our own address.
+
+        Raises:
+            ConfigError: not a numeric address, or of another family than ours.
+        """
+        if family_of(host) != family_of(local_host):
+            raise ConfigError(f"plane {local_host} cannot reach {host}: different IP versions")
+        if host.startswith("fe80:") and "%" not in host and "%" in local_host:
+            host = f"{host}%{local_host.partition('%')[2]}"
+        return peer_address(host, port)
