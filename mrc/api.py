@@ -144,6 +144,7 @@ class QueuePair:
         self._owns_endpoint = owned
         self._regions: dict[int, MemoryRegion] = {}
         self.channel = JsonChannel(connection)
+        endpoint.queue_pairs.add(self)
 
     # Memory.
 
@@ -246,6 +247,7 @@ class QueuePair:
     async def close(self) -> None:
         """Wait for what was posted, tell the peer, and free everything. Twice is once."""
         await self._connection.close()
+        self._endpoint.queue_pairs.discard(self)
         for region in self._regions.values():
             region.deregister()
         self._regions.clear()
@@ -255,6 +257,7 @@ class QueuePair:
     def abort(self) -> None:
         """End at once: nothing more is sent, and everything that waits raises."""
         self._connection.abort()
+        self._endpoint.queue_pairs.discard(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -428,6 +431,8 @@ class Endpoint:
         self._udp_port = udp_port
         self._source_ports = source_ports
         self._engine: Engine | None = None
+        self.queue_pairs: set[QueuePair] = set()
+        """Those that are open."""
 
     @property
     def engine(self) -> Engine:
@@ -465,7 +470,9 @@ class Endpoint:
         return self.engine.endpoint.statistics()
 
     async def close(self) -> None:
-        """Close all sockets. Twice is once."""
+        """Abort the queue pairs that are still open and close all sockets. Twice is once."""
+        for qp in list(self.queue_pairs):
+            qp.abort()
         if self._engine is not None:
             await self._engine.close()
 

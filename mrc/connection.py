@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import asdict
 from time import monotonic_ns
 from typing import Any
@@ -268,6 +269,8 @@ class Connection:
             self._peer_closed.set()
             if not self._closing:
                 self.fail(PeerLost(f"{name} closed the connection", peer=name))
+                with contextlib.suppress(PeerError):
+                    await self._channel.send({"bye": True})
         elif message is None:
             self.fail(PeerLost(f"{name} is gone: its process ended or was cut off", peer=name))
         else:

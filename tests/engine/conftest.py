@@ -1,0 +1,53 @@
+"""Connected queue pairs on real loopback sockets, on plain asyncio and on uvloop alike."""
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import uvloop
+
+import mrc
+
+Connected = tuple[mrc.QueuePair, mrc.QueuePair]
+Connect = Callable[..., AbstractAsyncContextManager[Connected]]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run each test on both event loops that are supported."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    address: str = "127.0.0.1:0", *, config: mrc.Config | None = None, **sender: Any
+) -> AsyncIterator[Connected]:
+    """Yield (connecting, accepting) queue pairs."""
+    async with (
+        mrc.listen(address, config=config) as listener,
+        mrc.connect(listener.url, config=config, **sender) as qp,
+        await listener.accept() as peer,
+    ):
+        yield qp, peer
+
+
+@pytest.fixture
+def connect() -> Connect:
+    """Return the maker of connected queue pairs."""
+    return connected
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def nothing_left() -> AsyncIterator[None]:
+    """After a test no task of ours runs, and unclosed sockets warn, which is an error."""
+    yield
+    await asyncio.sleep(0)
+    current = asyncio.current_task()
+    left = [task for task in asyncio.all_tasks() if task is not current and not task.done()]
+    names = [str(task.get_coro()) for task in left if "mrc" in str(task.get_coro())]
+    assert not names
+    gc.collect()
