@@ -1,0 +1,32 @@
+"""The README's programs run as printed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+
+
+def test_the_ten_line_program_runs_as_printed() -> None:
+    """The Python block of the README does a verified remote write."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", blocks[0]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("written and verified:")
+    assert done.stderr == ""
+
+
+def test_every_file_the_readme_names_is_there() -> None:
+    """Links and paths in the README lead somewhere."""
+    text = README.read_text()
+    names = set(re.findall(r"\]\(([^)#]+)\)", text)) | set(re.findall(r"`(tools/\w+)`", text))
+    missing = [name for name in names if not (README.parent / name).exists()]
+    assert not missing
