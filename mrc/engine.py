@@ -109,6 +109,7 @@ class Engine:
         return port
 
     def _open_port(self, host: str) -> LocalPort:
+        self._watch_links()
         interface = interface_of(host)
         caps = probe_caps(family_of(host))
         receiver = self._open_receiver(host, caps)
@@ -116,7 +117,6 @@ class Engine:
         self._receivers.append(receiver)
         self._interfaces.append(interface)
         self._loop.add_reader(receiver.fileno(), self._on_readable, port.index)
-        self._watch_links()
         return port
 
     def _open_receiver(self, host: str, caps: Caps) -> Receiver:
@@ -154,9 +154,11 @@ class Engine:
         if self._links is None:
             return
         for change in self._links.read():
-            for index, interface in enumerate(self._interfaces):
-                if interface == change.interface and self.endpoint.ports[index].up != change.up:
-                    self.endpoint.port_status(index, up=change.up, now_ns=monotonic_ns())
+            for port, interface in zip(self.endpoint.ports, self._interfaces, strict=True):
+                host = port.host.partition("%")[0]
+                ours = interface == change.interface and change.address in (None, host)
+                if ours and port.up != change.up:
+                    self.endpoint.port_status(port.index, up=change.up, now_ns=monotonic_ns())
         self.kick()
 
     # Events.
