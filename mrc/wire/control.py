@@ -2,6 +2,9 @@
 
 `encode` gives BTH and extension headers without the iCRC; `decode_untrusted` takes the same bytes.
 PSNs here are the 24 bits of the wire. The word layouts come from the tables in `fields`.
+
+`encode` trusts each value to fit its field, as the protocol sees to: one that does not would spill
+into its neighbours. `Header.pack` is the slower way that checks.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from itertools import repeat
 
 from isal.isal_zlib import crc32
 
-from mrc.wire.fields import BadPacket, Buffer
+from mrc.wire.fields import BTH, BadPacket, Buffer
 
 ICRC_BYTES = 4
 _UDP_BYTES = 8
@@ -36,6 +36,12 @@ _ONES = b"\xff" * 8
 _DONT_FRAGMENT = 0x4000
 _BYTE4 = 4
 
+FLOWS_MAX = 16384
+"""Seeds kept, at 340 bytes each: 4096 EVs with a few lengths. A flood from many strange sources
+fills it and makes it useless for as long as it lasts, but costs no more than these 5 MiB."""
+PAYLOAD_BYTES_MAX = 65507
+"""Largest UDP payload over IPv4; no packet of MRC comes near it."""
+
 Address = tuple[str, int]
 """Numeric IP address (an IPv6 scope after % is ignored) and UDP port."""
 
@@ -46,13 +52,13 @@ def packed_address(host: str) -> bytes:
     Raises:
         ValueError: not a numeric address.
     """
-    address = ipaddress.ip_address(host.partition("%")[0])
+    address = ipaddress.ip_address(host)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return address.packed
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=FLOWS_MAX)
 def flow_seed(source: Address, destination: Address, payload_bytes: int) -> int:
     """Return the CRC of all that precedes the BTH.
 
@@ -101,10 +107,12 @@ def check_icrc_untrusted(datagram: Buffer, source: Address, destination: Address
     """Check the last four bytes of a whole datagram.
 
     Raises:
-        BadPacket: too short, or the iCRC is not the one of these bytes on this flow.
+        BadPacket: too short, longer than a datagram can be, or the iCRC is not the one of these
+            bytes on this flow.
+        ValueError: an address is not numeric: the caller's mistake.
     """
-    if len(datagram) < _BYTE4 + 1 + ICRC_BYTES:
-        raise BadPacket("shorter than a BTH and an iCRC")
+    if not BTH.size + ICRC_BYTES <= len(datagram) <= PAYLOAD_BYTES_MAX:
+        raise BadPacket(f"{len(datagram)} bytes are no BTH and iCRC in a UDP datagram")
     end = len(datagram) - ICRC_BYTES
     seed = flow_seed(source, destination, len(datagram))
     if icrc(memoryview(datagram)[:end], seed) != _LITTLE.unpack_from(datagram, end)[0]:

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrc.wire.fields import BTH, METH, RETH, TSETH, Opcode
-from mrc.wire.icrc import ICRC_BYTES, byte4_delta, icrcs
+from mrc.wire.icrc import ICRC_BYTES, PAYLOAD_BYTES_MAX, byte4_delta, icrcs
 from mrc.wire.writes import HEADER_BYTES
 
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 
-RUN_BYTES_MAX = 65507
-"""Largest UDP payload over IPv4, which is also what one GSO send may hold."""
+RUN_BYTES_MAX = PAYLOAD_BYTES_MAX
+"""What one GSO send may hold."""
 RUN_PACKETS_MAX = 64
 """Segments one GSO send may hold on every kernel that has GSO."""
 OVERHEAD_BYTES = HEADER_BYTES + ICRC_BYTES
@@ -40,6 +40,9 @@ if WORD_LENGTH + 1 != HEADER_WORDS or RETH.size != 16:
 
 _BYTE_FLAGS = 8
 _ACK_REQUEST_BIT = 0x80
+# Opcodes that may precede, and follow, another packet of the same run.
+_BEGINS = bytes((Opcode.WRITE_FIRST, Opcode.WRITE_MIDDLE))
+_CONTINUES = bytes((Opcode.WRITE_MIDDLE, Opcode.WRITE_LAST))
 
 
 @lru_cache(maxsize=64)
@@ -77,7 +80,11 @@ class RunBuffer:
         self.scratch_2 = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
 
     def views(self, segment_bytes: int) -> SegmentViews:
-        """Return the views for a segment size: a multiple of 4, at least headers and iCRC."""
+        """Return the views for a segment size: a multiple of 4, more than headers and iCRC.
+
+        Raises:
+            ValueError: another size.
+        """
         found = self._views.get(segment_bytes)
         if found is None:
             if len(self._views) >= self.VIEWS_MAX:
@@ -113,6 +120,9 @@ class SegmentViews:
 
     def write_headers(self, count: int, row: U32, opcode_first: int, opcode_last: int) -> None:
         """Write the headers of `count` packets.
+
+        Neither the PSN's 24 bits nor the low half of the address may wrap from one of these packets
+        to another: the carry would go into the flags, or get lost.
 
         Args:
             count: packets, at least 1.
@@ -159,9 +169,14 @@ class SegmentViews:
         """Tell whether all rows read continue the first: same message, PSNs and addresses in step.
 
         The ack request may differ from row to row, and opcodes only by position in the message.
+        A run whose PSN or low half of the address wraps is not one: `split_runs` cuts it there.
         """
         count = len(opcodes)
-        if count > 2 and opcodes[1:-1] != self._middles[: count - 2]:
+        if count > 1 and not (
+            opcodes[0] in _BEGINS
+            and opcodes[-1] in _CONTINUES
+            and opcodes[1:-1] == self._middles[: count - 2]
+        ):
             return False
         steps = self._run.scratch_2[:count]
         np.subtract(words, words[0], out=steps)
@@ -185,11 +200,9 @@ def split_runs(words: U32, opcodes: bytes, payload_bytes: int) -> list[tuple[int
     steps[:, WORD_BTH] &= 0x00FFFFFF
     steps[:, WORD_PSN] &= 0x7FFFFFFF
     joined = (steps == pattern(payload_bytes)[1]).all(axis=1)
-    continues = (Opcode.WRITE_MIDDLE, Opcode.WRITE_LAST)
-    begins = (Opcode.WRITE_FIRST, Opcode.WRITE_MIDDLE)
     cuts = [
         i + 1
         for i in range(count - 1)
-        if not (joined[i] and opcodes[i + 1] in continues and opcodes[i] in begins)
+        if not (joined[i] and opcodes[i + 1] in _CONTINUES and opcodes[i] in _BEGINS)
     ]
     return list(zip([0, *cuts], [*cuts, count], strict=True))
