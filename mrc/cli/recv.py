@@ -1,0 +1,192 @@
+"""The command mrc-recv: takes what mrc-send brings, into a folder or to standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+import mrc
+from mrc.cli.addresses import reachable_host
+from mrc.cli.failures import ExitCode, OutputClosed
+from mrc.cli.names import printable
+from mrc.cli.options import (
+    CONTROL_PORT,
+    HostPort,
+    HostPortType,
+    network_options,
+    output_options,
+    parse_url,
+)
+from mrc.cli.progress import Progress
+from mrc.cli.qp_link import QpLink
+from mrc.cli.session import Session, leave, run_click, silence_stdout
+from mrc.cli.stream_io import DescriptorOutput, Output
+from mrc.cli.transfer import FolderSink, receive
+from mrc.errors import ConfigError
+
+COMMAND = "mrc-recv"
+TRANSFERS_MAX = 16
+"""Transfers at once; each costs up to 100 MiB. Those that come on top wait to be greeted."""
+
+EPILOG = f"""\b
+Examples:
+  mrc-recv --out incoming
+  mrc-recv --once --listen 192.0.2.7:{CONTROL_PORT} --out incoming
+  mrc-recv --once --out - | tar x
+  mrc-recv --plane 10.0.0.2 --plane 10.0.1.2 --listen 10.0.0.2
+
+\b
+Prints the URL for mrc-send on a line of its own. Files appear under their final names when they
+are complete and verified; until then they are hidden beside them (.NAME.mrc-part), and a transfer
+that is run again goes on from there. Nothing is written outside the output folder.
+
+\b
+Exit codes: 0 done and verified, 1 failed at the sender, 2 usage or local set-up, 4 sender or all
+paths lost (it can be resumed), 5 contents differ, 6 local file trouble, 7 protocol or version
+mismatch, 130 and 143 signals. Without --once only signals and set-up end it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """What the user asked for."""
+
+    listen: HostPort
+    out: str
+    planes: tuple[str, ...]
+    config: mrc.Config
+    timeout_s: float
+    once: bool
+    overwrite: bool
+    flush: bool
+    as_json: bool
+
+    @property
+    def to_stdout(self) -> bool:
+        """The stream goes to standard output."""
+        return self.out == "-"
+
+    @property
+    def sink(self) -> FolderSink | Callable[[], Output]:
+        """Where what comes goes."""
+        return _stdout if self.to_stdout else FolderSink(self.out, self.overwrite, self.flush)
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--listen",
+    type=HostPortType(),
+    default=f"0.0.0.0:{CONTROL_PORT}",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to wait for senders (TCP; data comes by UDP). Port 0: any free one. For IPv6:"
+    f" [::]:{CONTROL_PORT}.",
+)
+@click.option(
+    "--out",
+    default=".",
+    show_default=True,
+    metavar="DIR|-",
+    help="The folder to fill, made if missing; - is standard output, for one file or stream.",
+)
+@click.option("--once", is_flag=True, help="End after one transfer. Default: go on for ever.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace files that exist. Default: refuse the transfer."
+)
+@click.option(
+    "--fsync/--no-fsync",
+    "flush",
+    default=True,
+    show_default=True,
+    help="Make files durable before they are reported as stored.",
+)
+@network_options
+@output_options
+def command(as_json: bool, quiet: bool, **wishes: Any) -> ExitCode:
+    """Receive what mrc-send sends, and verify it by SHA-256."""
+    wanted = _Wishes(
+        listen=wishes["listen"],
+        out=wishes["out"],
+        planes=tuple(wishes["planes"]),
+        config=mrc.Config(mtu=int(wishes["mtu"]), icrc=not wishes["no_icrc"]),
+        timeout_s=wishes["timeout_s"],
+        once=wishes["once"] or wishes["out"] == "-",
+        overwrite=wishes["overwrite"],
+        flush=wishes["flush"],
+        as_json=as_json,
+    )
+    if as_json and wanted.to_stdout:
+        raise click.UsageError("--json and --out - both want standard output")
+    start = {
+        "listen": str(wanted.listen),
+        "out": wanted.out,
+        "planes": list(wanted.planes),
+        "mtu_bytes": wanted.config.mtu,
+        "icrc": wanted.config.icrc,
+    }
+    session = Session(COMMAND, sending=False, as_json=as_json, quiet=quiet, start=start)
+    session.lost_hint = "; the same mrc-send command resumes it"
+    return session.run(lambda: _serve(session, wanted))
+
+
+async def _serve(session: Session, wanted: _Wishes) -> ExitCode:
+    """Listen, and take one transfer or all that come."""
+    if isinstance(wanted.sink, FolderSink):
+        # Find out now that the folder cannot be written to, not when a sender comes.
+        wanted.sink.open().close()
+    room = asyncio.Semaphore(TRANSFERS_MAX)
+    listening = mrc.listen(str(wanted.listen), config=wanted.config, planes=wanted.planes)
+    async with listening as listener:
+        _announce(session, wanted, parse_url(listener.url))
+        if wanted.once:
+            return await _take(session, wanted, await listener.accept())
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await room.acquire()
+                task = group.create_task(_take(session, wanted, await listener.accept()))
+                task.add_done_callback(lambda _: room.release())
+
+
+def _announce(session: Session, wanted: _Wishes, bound: HostPort) -> None:
+    """Print the URL, where it can be found by a person and by a script."""
+    url = HostPort(reachable_host(bound.host), bound.port).url
+    if wanted.as_json or wanted.to_stdout:
+        session.display.error(url)
+    else:
+        print(url, flush=True)
+    where = "standard output" if wanted.to_stdout else printable(wanted.out)
+    session.display.line(f"waiting for mrc-send; what comes goes to {where}")
+
+
+async def _take(session: Session, wanted: _Wishes, qp: mrc.QueuePair) -> ExitCode:
+    """Receive one transfer; what goes wrong with it is told, and does not end the others."""
+    session.established = True
+    progress = Progress()
+    async with qp:
+        link = QpLink(qp, sending=False)
+        try:
+            with session.transfer(link, progress) as report:
+                await receive(link, wanted.sink, progress, timeout_s=wanted.timeout_s)
+        except Exception as error:  # noqa: BLE001 - one transfer must not end all others
+            session.complain(error)
+            if isinstance(error, OutputClosed):
+                silence_stdout()
+            return report.exit_code
+    session.conclude(report, link)
+    return ExitCode.DONE
+
+
+def _stdout() -> Output:
+    if sys.stdout is None or sys.stdout.closed:
+        raise ConfigError("standard output is closed")
+    return DescriptorOutput(sys.stdout.fileno(), "standard output")
+
+
+def main() -> None:
+    """Run mrc-recv and exit with its code."""
+    leave(run_click(command, COMMAND))
