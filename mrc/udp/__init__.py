@@ -9,7 +9,14 @@ from mrc.udp.caps import Caps, probe_caps
 from mrc.udp.errqueue import SocketError
 from mrc.udp.factory import KernelSockets, Receiver, Sender, Sockets
 from mrc.udp.faults import FaultySockets
-from mrc.udp.links import LinkChange, LinkMonitor, interface_of, is_up, link_speed_bps
+from mrc.udp.links import (
+    LinkChange,
+    LinkMonitor,
+    interface_of,
+    is_up,
+    link_mtu_bytes,
+    link_speed_bps,
+)
 from mrc.udp.outcome import SendOutcome
 from mrc.udp.ports import choose_ports
 from mrc.udp.receive_socket import (
@@ -45,6 +52,7 @@ __all__ = [
     "family_of",
     "interface_of",
     "is_up",
+    "link_mtu_bytes",
     "link_speed_bps",
     "local_address",
     "peer_address",

@@ -30,6 +30,11 @@ from mrc.udp.netlink import (
 )
 
 _SIOCETHTOOL = 0x8946
+_SIOCGIFMTU = 0x8921
+_ETHTOOL_GDRVINFO = 0x03
+_ETHTOOL_DRVINFO_BYTES = 196
+_INVENTED_SPEEDS = (b"veth", b"tun", b"bridge", b"dummy")
+"""Drivers without a wire, whose speed is a number out of the air."""
 _ETHTOOL_GSET = 0x1
 _ETHTOOL_CMD_BYTES = 44
 # Where struct ethtool_cmd keeps the two halves of the speed in Mbit/s.
@@ -165,18 +170,42 @@ def is_up(interface: str) -> bool:
 
 
 def link_speed_bps(interface: str) -> int | None:
-    """What an interface says its speed is, in bits per second; None if it does not say.
+    """What an interface says its speed is, in bits per second; None if it does not know."""
+    info = _ethtool(interface, _ETHTOOL_GDRVINFO, _ETHTOOL_DRVINFO_BYTES)
+    if info is None or info[4:36].rstrip(b"\0") in _INVENTED_SPEEDS:
+        return None
+    command = _ethtool(interface, _ETHTOOL_GSET, _ETHTOOL_CMD_BYTES)
+    if command is None:
+        return None
+    (low,) = struct.unpack_from("=H", command, _SPEED_LOW)
+    (high,) = struct.unpack_from("=H", command, _SPEED_HIGH)
+    mbps = high << 16 | low
+    return None if mbps in _SPEED_UNKNOWN_MBPS else mbps * 1_000_000
 
-    Virtual interfaces say nothing, or make a number up.
-    """
-    command = array.array("B", struct.pack("=I", _ETHTOOL_GSET).ljust(_ETHTOOL_CMD_BYTES, b"\0"))
-    request = struct.pack("@16sP16x", os.fsencode(interface)[:15], command.buffer_info()[0])
+
+def _ethtool(interface: str, command: int, size: int) -> bytes | None:
+    """Ask an interface's driver something; None when it does not answer that."""
+    data = array.array("B", struct.pack("=I", command).ljust(size, b"\0"))
+    request = struct.pack("@16sP16x", os.fsencode(interface)[:15], data.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             fcntl.ioctl(sock, _SIOCETHTOOL, request)
         except OSError:
             return None
-    (low,) = struct.unpack_from("=H", command, _SPEED_LOW)
-    (high,) = struct.unpack_from("=H", command, _SPEED_HIGH)
-    mbps = high << 16 | low
-    return None if mbps in _SPEED_UNKNOWN_MBPS else mbps * 1_000_000
+    return data.tobytes()
+
+
+def link_mtu_bytes(interface: str) -> int:
+    """The largest IP packet an interface takes.
+
+    Raises:
+        LocalError: there is no such interface.
+    """
+    request = struct.pack("16si20x", os.fsencode(interface)[:15], 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            answer = fcntl.ioctl(sock, _SIOCGIFMTU, request)
+        except OSError as error:
+            raise LocalError(error.errno, f"the MTU of {interface} cannot be had") from error
+    mtu: int = struct.unpack_from("16si", answer)[1]
+    return mtu

@@ -18,6 +18,7 @@ from mrc.udp.errqueue import SocketError, read_errors
 from mrc.udp.linux import (
     IP_MTU_DISCOVER,
     IP_RECVERR,
+    IPV6_AUTOFLOWLABEL,
     IPV6_DONTFRAG,
     IPV6_FLOWINFO_SEND,
     IPV6_MTU_DISCOVER,
@@ -127,6 +128,8 @@ class SendSocket:
             try_option(sock, SOL_IPV6, IPV6_RECVERR)
             try_option(sock, SOL_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_PROBE)
             try_option(sock, SOL_IPV6, IPV6_DONTFRAG)
+            # The flow label is half of the EV: without one of ours it shall be 0.
+            try_option(sock, SOL_IPV6, IPV6_AUTOFLOWLABEL, 0)
             if caps.flow_label:
                 try_option(sock, SOL_IPV6, IPV6_FLOWINFO_SEND)
         else:

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import LocalError
-from mrc.udp import LinkChange, LinkMonitor, interface_of, is_up, link_speed_bps
+from mrc.udp import (
+    LinkChange,
+    LinkMonitor,
+    interface_of,
+    is_up,
+    link_mtu_bytes,
+    link_speed_bps,
+)
 from mrc.udp.netlink import Address, Link, parse_messages
 from tests.udp.isolation import in_new_network, ip, unprivileged
 from tests.udp.pair import readable
@@ -160,11 +167,13 @@ def test_more_changes_than_the_kernel_queues_are_found_by_asking(tmp_path: Path)
 
 
 @pytest.mark.root
-def test_a_link_says_how_fast_it_is() -> None:
-    """The speed comes in bits per second."""
+def test_a_link_without_a_wire_has_an_mtu_and_no_speed() -> None:
+    """The speed that a virtual driver makes up is not passed on."""
 
     def check(monitor: LinkMonitor) -> None:
-        assert link_speed_bps("left") == 10_000_000_000
+        ip("link set left mtu 4321")
+        assert link_mtu_bytes("left") == 4321
+        assert link_speed_bps("left") is None
 
     with_cable(check)
 
