@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from mrc.connection import Connection, accept_untrusted, open_connection
 from mrc.engine import Engine
-from mrc.errors import ConfigError, MrcError, PeerProtocolError
+from mrc.errors import ConfigError, MrcError, PeerProtocolError, QueuePairClosed
 from mrc.mailbox import Mailbox
 from mrc.messages import Kind
 from mrc.proto.config import Config
@@ -29,8 +29,8 @@ from mrc.rendezvous import Address, Channel, open_channel, parse_address, serve
 from mrc.udp import Sockets
 
 CONNECT_TIMEOUT_S = 10.0
-HANDSHAKES_MAX = 64
-"""Connections that may be in their handshake at once, about 100 KiB each; more are closed."""
+HANDSHAKES_MAX = 256
+"""Connections in their handshake or waiting to be accepted, 100 KiB each; more are closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,10 @@ class RemoteRegion:
 class MemoryRegion:
     """A registered buffer of this side; leaving its ``with`` block deregisters it at once."""
 
-    def __init__(self, engine: Engine, region: Region) -> None:
+    def __init__(self, engine: Engine, region: Region, known: dict[int, MemoryRegion]) -> None:
         self._engine = engine
         self._region = region
+        self._known = known
         self.remote = RemoteRegion(region.va, region.r_key, region.length)
 
     @property
@@ -82,6 +83,7 @@ class MemoryRegion:
     def deregister(self) -> None:
         """Refuse every further write to it, and let go of the buffer. Twice is once."""
         self._engine.endpoint.deregister(self._region)
+        self._known.pop(self.remote.r_key, None)
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +157,7 @@ class QueuePair:
             ConfigError: read-only, empty or not contiguous.
         """
         engine = self._endpoint.engine
-        region = MemoryRegion(engine, engine.endpoint.register(buffer))
+        region = MemoryRegion(engine, engine.endpoint.register(buffer), self._regions)
         self._regions[region.r_key] = region
         return region
 
@@ -248,9 +250,8 @@ class QueuePair:
         """Wait for what was posted, tell the peer, and free everything. Twice is once."""
         await self._connection.close()
         self._endpoint.queue_pairs.discard(self)
-        for region in self._regions.values():
+        for region in list(self._regions.values()):
             region.deregister()
-        self._regions.clear()
         if self._owns_endpoint:
             await self._endpoint.close()
 
@@ -309,7 +310,8 @@ class Listener:
 
     async def _on_connection(self, channel: Channel) -> None:
         task = asyncio.current_task()
-        if task is None or len(self._handshakes) >= HANDSHAKES_MAX:
+        full = len(self._handshakes) + len(self._accepted) >= HANDSHAKES_MAX
+        if task is None or full:
             self.refused_handshakes += 1
             channel.abort()
             return
@@ -342,6 +344,7 @@ class Listener:
             self._server = None
         while len(self._accepted):
             (await self._accepted.get()).abort()
+        self._accepted.fail(QueuePairClosed("the listener was closed"))
         if self._owns_endpoint:
             await self._endpoint.close()
 

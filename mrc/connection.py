@@ -63,6 +63,8 @@ class Connection:
         self._drained = asyncio.Event()
         self._closing = False
         self._peer_closed = asyncio.Event()
+        self._local: QpAttributes | None = None
+        self._closed: asyncio.Task[None] | None = None
         self.peer_address = channel.peer
         self.failure: MrcError | None = None
         self.immediates: Mailbox[ImmediateReceived] = Mailbox()
@@ -77,11 +79,17 @@ class Connection:
         """Return what the peer must know."""
         planes = tuple((port.host.partition("%")[0], port.udp_port) for port in ports)
         buffer_bytes = min(self._engine.receive_buffer_bytes(port) for port in ports)
-        attributes = self._engine.endpoint.attributes(self.qp, planes, buffer_bytes)
+        self._local = self._engine.endpoint.attributes(
+            self.qp,
+            planes,
+            receive_buffer_bytes=buffer_bytes,
+            mtu=self._engine.fitting_mtu(ports),
+            link_bps=self._engine.link_bps(ports),
+        )
         return {
             "protocol": PROTOCOL,
             "endpoint": self._engine.endpoint_id,
-            "qp": to_json(attributes),
+            "qp": to_json(self._local),
             "ring": asdict(self.ring.address),
         }
 
@@ -97,8 +105,11 @@ class Connection:
         identity = hello.get("endpoint")
         if not isinstance(identity, str) or len(identity) > 64:
             raise PeerProtocolError(f"{self.peer_address}: handshake without endpoint id")
+        if self._local is None:
+            raise ConfigError("establish before hello: own attributes are not known yet")
         peer = self._peer(identity, remote, ports)
-        self._engine.endpoint.connect_qp(self.qp, peer, remote, monotonic_ns())
+        endpoint = self._engine.endpoint
+        endpoint.connect_qp(self.qp, peer, self._local, remote, monotonic_ns())
         self.ring.connect(ring)
 
     def _peer(self, identity: str, remote: QpAttributes, ports: list[LocalPort]) -> Peer:
@@ -135,6 +146,10 @@ class Connection:
         """
         if self.failure is not None:
             raise self.failure
+        if self._peer_closed.is_set():
+            raise PeerLost(
+                f"{self.peer_address} closed the connection", peer=str(self.peer_address)
+            )
         if self._closing and imm is None:
             raise QueuePairClosed("the queue pair is being closed", peer=str(self.peer_address))
         work_id = self._engine.endpoint.post_write(self.qp, data, va, r_key, imm)
@@ -205,6 +220,8 @@ class Connection:
         if event.failure is QpFailure.RETRY_EXCEEDED:
             paths = self._path_lines()
             tried = ("; paths: " + "; ".join(paths)) if paths else ""
+            if event.fault:
+                tried = f"; the kernel here refused packets: {event.fault}" + tried
             return RetriesExceeded(
                 f"{name} acknowledged nothing for {format_ns(event.silent_ns)}: retry counter "
                 f"exceeded after {event.retry_count} timeouts at PSN {event.psn:#08x}{tried}",
@@ -266,26 +283,45 @@ class Connection:
             self.fail(error)
             return
         if message is not None and message.get("bye") is True:
-            self._peer_closed.set()
-            if not self._closing:
-                self.fail(PeerLost(f"{name} closed the connection", peer=name))
-                with contextlib.suppress(PeerError):
-                    await self._channel.send({"bye": True})
+            await self._on_bye()
         elif message is None:
             self.fail(PeerLost(f"{name} is gone: its process ended or was cut off", peer=name))
         else:
             self.fail(PeerProtocolError(f"{name} sent an unknown control message", peer=name))
 
-    async def close(self) -> None:
-        """Wait for what was posted, say goodbye, free the queue pair. Twice is once."""
+    async def _on_bye(self) -> None:
+        """The peer posts nothing more: finish what is under way, answer, and end."""
+        self._peer_closed.set()
         if self._closing:
             return
+        name = str(self.peer_address)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BYE_TIMEOUT_S):
+                await self._drain()
+        self.fail(PeerLost(f"{name} closed the connection", peer=name))
+        with contextlib.suppress(PeerError):
+            await self._channel.send({"bye": True})
+
+    async def _drain(self) -> None:
+        """Wait until no write is under way."""
+        if self._writes:
+            self._drained.clear()
+            await self._drained.wait()
+
+    async def close(self) -> None:
+        """Wait for what was posted, say goodbye, free the queue pair.
+
+        May be called again and while it runs: every caller waits for the same end.
+        """
+        if self._closed is None:
+            self._closed = self._loop.create_task(self._close())
+        await asyncio.shield(self._closed)
+
+    async def _close(self) -> None:
         self._closing = True
         try:
             if self.failure is None:
-                if self._writes:
-                    self._drained.clear()
-                    await self._drained.wait()
+                await self._drain()
                 await self._say_bye()
         finally:
             self.abort()
@@ -379,11 +415,12 @@ async def accept_untrusted(
     try:
         try:
             ports = _ports(engine, planes or (channel.local_host,))
+            answer = connection.hello(ports)
             connection.establish_untrusted(hello, ports)
         except MrcError as error:
             await channel.send({"refused": str(error)})
             raise
-        await channel.send(connection.hello(ports))
+        await channel.send(answer)
         ready = await channel.expect_untrusted(timeout_s)
         if ready.get("ready") is not True:
             raise PeerProtocolError(f"{channel.peer} broke off the handshake")

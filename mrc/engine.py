@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 
 from mrc.errors import ConfigError, LocalError
-from mrc.proto.config import UDP_PORT_DEFAULT, Config
+from mrc.proto.config import MTUS, UDP_PORT_DEFAULT, Config
 from mrc.proto.endpoint import Endpoint
 from mrc.proto.events import Event
 from mrc.proto.peer import LocalPort
@@ -29,12 +30,17 @@ from mrc.udp import (
     choose_ports,
     family_of,
     interface_of,
+    link_mtu_bytes,
+    link_speed_bps,
     peer_address,
     probe_caps,
 )
-from mrc.wire.runs import RunBuffer
+from mrc.wire.fields import IMMDT
+from mrc.wire.runs import OVERHEAD_BYTES, RunBuffer
 
 RECEIVE_BUFFER_BYTES = 4 << 20
+IPV4_UDP_BYTES, IPV6_UDP_BYTES = 28, 48
+PACKET_OVERHEAD_BYTES = OVERHEAD_BYTES + IMMDT.size
 RECEIVE_RUNS_MAX = 16
 """Runs taken from a socket per wake-up: about 1 MiB, 1 ms; more would delay the answers."""
 SEND_RUNS_MAX = 32
@@ -82,7 +88,8 @@ class Engine:
         self._senders: dict[tuple[int, int], Sender] = {}
         self._interfaces: list[str] = []
         self._run = ReceivedRun(RunBuffer(), 0, 0, 0, ("", 0), 0)
-        self._held: RunToSend | None = None
+        self._held: dict[int, deque[RunToSend]] = {}
+        """Runs that wait for room in the kernel's buffer of their socket, by its descriptor."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._pumping = False
@@ -140,6 +147,27 @@ class Engine:
     def receive_buffer_bytes(self, port: LocalPort) -> int:
         """Return what the kernel granted for the receiving socket of a port."""
         return self._receivers[port.index].receive_buffer_granted_bytes
+
+    def fitting_mtu(self, ports: list[LocalPort]) -> int:
+        """Return the largest path MTU whose packets fit the interfaces of these ports.
+
+        Raises:
+            ConfigError: not even the smallest one fits.
+        """
+        room = min(
+            link_mtu_bytes(self._interfaces[port.index])
+            - (IPV6_UDP_BYTES if ":" in port.host else IPV4_UDP_BYTES)
+            for port in ports
+        )
+        fitting = [mtu for mtu in MTUS if mtu + PACKET_OVERHEAD_BYTES <= room]
+        if not fitting:
+            raise ConfigError(f"interface MTU leaves {room} bytes; MRC's smallest packet is larger")
+        return max(fitting)
+
+    def link_bps(self, ports: list[LocalPort]) -> int:
+        """Return what the interfaces of these ports carry together, 0 if any does not say."""
+        rates = [link_speed_bps(self._interfaces[port.index]) or 0 for port in ports]
+        return sum(rates) if all(rates) else 0
 
     def _watch_links(self) -> None:
         if self._links is None:
@@ -214,15 +242,15 @@ class Engine:
             return
         transmit, senders = self.endpoint.transmit, self._senders
         for _ in range(SEND_RUNS_MAX):
-            if self._held is not None:
-                break
             run = transmit(monotonic_ns())
             if run is None:
                 break
             sender = senders[run.port, run.source_port]
-            memory = run.memory if isinstance(run.memory, memoryview) else memoryview(run.memory)
+            if self._held and sender.fileno() in self._held:
+                self._hold(run, sender)
+                continue
             outcome = sender.send(
-                memory, run.segment_bytes, run.destination, run.tos, run.flow_label
+                run.memory, run.segment_bytes, run.destination, run.tos, run.flow_label
             )
             if outcome is not SendOutcome.SENT:
                 self._on_outcome(run, sender, outcome)
@@ -233,22 +261,40 @@ class Engine:
 
     def _on_outcome(self, run: RunToSend, sender: Sender, outcome: SendOutcome) -> None:
         if outcome is SendOutcome.WOULD_BLOCK:
-            self._held = run
-            self._loop.add_writer(sender.fileno(), self._on_writable, sender)
+            self._hold(run, sender)
         elif outcome in _FAULTS:
             self.endpoint.path_fault(run, _FAULTS[outcome], monotonic_ns())
 
+    def _hold(self, run: RunToSend, sender: Sender) -> None:
+        """Keep a run until its socket takes more; all other EVs go on meanwhile.
+
+        Control packets are not kept: by then there would be a newer one.
+        """
+        if not run.qpn:
+            return
+        held = self._held.get(sender.fileno())
+        if held is None:
+            held = self._held[sender.fileno()] = deque()
+            self._loop.add_writer(sender.fileno(), self._on_writable, sender)
+        held.append(run._replace(memory=memoryview(bytes(run.memory))))
+        self.endpoint.path_busy(run, busy=True)
+
     def _on_writable(self, sender: Sender) -> None:
-        """The kernel takes more: send the run that was held back, then go on."""
-        self._loop.remove_writer(sender.fileno())
-        run, self._held = self._held, None
-        if run is not None:
-            memory = run.memory if isinstance(run.memory, memoryview) else memoryview(run.memory)
+        """The kernel takes more: send the runs that were held back, then go on."""
+        held = self._held[sender.fileno()]
+        while held:
+            run = held[0]
             outcome = sender.send(
-                memory, run.segment_bytes, run.destination, run.tos, run.flow_label
+                run.memory, run.segment_bytes, run.destination, run.tos, run.flow_label
             )
+            if outcome is SendOutcome.WOULD_BLOCK:
+                return
+            held.popleft()
+            self.endpoint.path_busy(run, busy=False)
             if outcome is not SendOutcome.SENT:
                 self._on_outcome(run, sender, outcome)
+        del self._held[sender.fileno()]
+        self._loop.remove_writer(sender.fileno())
         self._pump()
 
     # The timer.
@@ -283,6 +329,7 @@ class Engine:
         if self._links is not None:
             self._loop.remove_reader(self._links.fileno())
             self._links.close()
+        self._handlers.clear()
         for receiver in self._receivers:
             self._loop.remove_reader(receiver.fileno())
             receiver.close()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from mrc.errors import ConfigError, PeerProtocolError
+from mrc.errors import ConfigError, MrcError, PeerProtocolError
 from mrc.mailbox import Mailbox
 from mrc.proto.memory import Region
 
@@ -27,6 +27,8 @@ MESSAGE_BYTES_MAX = RING_BYTES // 4
 """
 _CREDIT_STEP = RING_BYTES // 4
 _CREDIT_BYTES = 8
+MESSAGE_BYTES_MIN = 256
+"""What a message takes of the ring at least: small ones must not fill memory with overhead."""
 
 
 class Kind(IntEnum):
@@ -145,7 +147,7 @@ class MessageRing:
         if remote is None:
             raise ConfigError("message ring: not connected")
         async with self._lock:
-            offset = await self._reserve(len(view))
+            offset = await self._reserve(max(len(view), MESSAGE_BYTES_MIN))
             placed = self._write_imm(view, remote.ring_va + offset, remote.ring_r_key, kind)
         await placed
 
@@ -180,9 +182,10 @@ class MessageRing:
             raise PeerProtocolError(f"message at ring offset {offset}, not {self._expected_offset}")
         skipped = skipped if self._expected_offset else 0
         data = self._ring[offset : offset + length] if imm != Kind.EMPTY else b""
-        self._expected_offset = (offset + length) % RING_BYTES
+        room = max(length, MESSAGE_BYTES_MIN)
+        self._expected_offset = (offset + room) % RING_BYTES
         mailbox = self.control if imm == Kind.CONTROL else self.data
-        mailbox.put((data, skipped + length))
+        mailbox.put((data, skipped + room))
         return True
 
     def _on_credit(self) -> None:
@@ -198,7 +201,8 @@ class MessageRing:
         """Return the next message of one kind, and give the peer its room back."""
         data, ring_bytes = await mailbox.get()
         self._taken_bytes += ring_bytes
-        if self._taken_bytes - self._told_bytes >= _CREDIT_STEP and self._crediting is None:
+        due = self._taken_bytes - self._told_bytes >= _CREDIT_STEP and self._error is None
+        if due and self._crediting is None:
             self._crediting = asyncio.get_running_loop().create_task(self._give_credit())
         return data
 
@@ -209,6 +213,9 @@ class MessageRing:
                 self._told_bytes = self._taken_bytes
                 counter = self._told_bytes.to_bytes(_CREDIT_BYTES, "little")
                 await self._write_imm(counter, remote.credit_va, remote.credit_r_key, 0)
+        except MrcError:
+            # The queue pair has failed; whoever waits for it is told there.
+            return
         finally:
             self._crediting = None
 

@@ -29,7 +29,7 @@ MAY_IMPORT = {
 }
 
 # Modules that belong to a part under another name.
-PART_OF = {"__init__": "api", "messages": "api"}
+PART_OF = {"__init__": "api", "connection": "api", "mailbox": "api", "messages": "api"}
 
 # The core is handed the time, its randomness and its bytes, and can reach for none of them.
 CORE = frozenset({"wire", "proto"})

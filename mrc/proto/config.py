@@ -63,28 +63,31 @@ class Config:
     immediates_max: int = 256
     """WRITE-with-Immediate messages in flight; at least 32 (`wimm`)."""
     immediates_held_max: int = 4096
-    """Immediates received and not yet taken by the application, about 200 bytes each. Above half of
-    it the peer's window is cut, at the limit its packets are refused with NACK NO_RESOURCE."""
+    """Immediates received in order and not yet taken by the application, about 200 bytes each.
+    Above half of it the peer's window is cut, at the limit more are refused with NACK NO_RESOURCE.
+    """
     spray_run: int = 0
     """Consecutive packets on one EV. 0: grows with the window, so that every active EV stays busy.
     """
-    timeout: int = 14
-    """Retransmission interval T = 1.024 * 2^timeout us; 14 is 16.8 ms. 0 to 24. Too small: timeouts
-    before the acknowledgement can come; too large: a lost tail waits that long."""
+    timeout: int = 16
+    """Retransmission interval T = 1.024 * 2^timeout us; 16 is 67 ms. 0 to 24. Too small: timeouts
+    while the peer's process only waits for its turn; too large: what probes cannot find out waits
+    that long."""
     retry_linear: int = 7
     """Timeouts at the fixed interval, 0 to 7."""
-    retry_exponential: int = 8
+    retry_exponential: int = 6
     """Timeouts with doubling after that, 0 to 24; 25 is for ever. With the defaults a silent peer
-    costs T * (1 + 7 + 2^9 - 2) = 8.7 s until the queue pair fails."""
+    costs T * (1 + 7 + 2^7 - 2) = 9.0 s until the queue pair fails."""
     sack_bytes: int = 16384
     """Bytes that make the responder send a SACK unasked (`sack_gen_threshold`), at least 1024."""
     trim_nack: bool = True
     """Answer trimmed packets with a NACK (device capability TRIM_NACK)."""
     icrc: bool = True
     """Write and check the iCRC. Off: sent as zero and not looked at; both sides must agree."""
-    base_rtt_ns: int = 200_000
-    """Round trip of one packet on the idle network, the reference for congestion control. Too
-    small: the window starts below what the path holds; too large: standing queues."""
+    base_rtt_ns: int = 0
+    """Round trip of one packet on the idle network over the longest path, the reference for
+    congestion control. 0: measured. Too small: the window stays below what the path holds; too
+    large: standing queues."""
     link_bps: int = 0
     """Rate of all planes together. 0: taken from the interfaces where the kernel knows it."""
     congestion_control: bool = True
@@ -139,7 +142,7 @@ _RANGES = (
     ("retry_linear", 0, 7, "retries"),
     ("retry_exponential", 0, 25, "retries"),
     ("sack_bytes", 1024, 1 << 20, "bytes"),
-    ("base_rtt_ns", 1_000, 10_000_000_000, "ns"),
+    ("base_rtt_ns", 0, 10_000_000_000, "ns"),
     ("link_bps", 0, 10**13, "bit/s"),
     ("probe_interval_ns_max", 1_000_000, 60_000_000_000, "ns"),
     ("recovery_successes", 1, 1000, "probes"),
@@ -170,6 +173,8 @@ class QpAttributes:
     endpoint_tag: int
     """High byte of the request ids the peer shall put into endpoint requests to us, so that peers
     which share an address can be told apart."""
+    link_bps: int
+    """Rate of all planes of this side together in bit/s; 0 when not known."""
     receive_buffer_bytes: int
     """What the receiving sockets of a plane can hold; the window stays below it."""
     planes: tuple[tuple[str, int], ...]
@@ -181,6 +186,7 @@ class QpAttributes:
             ("mpr_psns", self.mpr_psns, PSNS_PER_MPR, MPR_PSNS_MAX, "PSNs"),
             ("immediates_max", self.immediates_max, 1, 32767, "messages"),
             ("endpoint_tag", self.endpoint_tag, 0, 255, ""),
+            ("link_bps", self.link_bps, 0, 10**13, "bit/s"),
             ("receive_buffer_bytes", self.receive_buffer_bytes, 4096, 1 << 40, "bytes"),
             ("planes", len(self.planes), 1, 64, "planes"),
         )

@@ -128,7 +128,9 @@ class Dispatcher:
         for start, end in split_runs(words, opcodes, views.payload_bytes):
             for first, stop in _without(start, end, wrong):
                 self._run_untrusted(run, views, words, opcodes, first, stop, now_ns)
-        self._endpoint.drops[DropReason.ICRC] += len(wrong)
+        for row in sorted(wrong):
+            # Wrong, or right with the reserved byte set, which only the exact check allows for.
+            self._singly_untrusted(run, row, row + 1, now_ns)
 
     def _run_untrusted(
         self,
@@ -151,7 +153,7 @@ class Dispatcher:
         if not plain or any(opcode not in _RUN_OPCODES for opcode in set(opcodes[start:end])):
             self._singly_untrusted(run, start, end, now_ns)
             return
-        qp = self._qp_untrusted(row[WORD_DQP], run.source)
+        qp = self._qp_untrusted(row[WORD_DQP], run, now_ns)
         if qp is None or qp.responder is None:
             self._endpoint.drops[self._why(row[WORD_DQP])] += end - start
             return
@@ -166,7 +168,7 @@ class Dispatcher:
             opcodes[end - 1] in _LAST_OPCODES,
         )
         qp.responder.receive_run(
-            header, views.payloads[start:end], _arrival(run, views.segment_bytes)
+            header, views.payloads[start:end], _arrival(run, views.segment_bytes, now_ns)
         )
         self._after_data(qp, now_ns)
 
@@ -186,12 +188,16 @@ class Dispatcher:
 
     # Whose is it?
 
-    def _qp_untrusted(self, qpn: int, source: SockAddr) -> QueuePair | None:
+    def _qp_untrusted(self, qpn: int, run: ReceivedRun, now_ns: int) -> QueuePair | None:
         """Return the queue pair if it may receive and the packet comes from its peer."""
         qp = self._endpoint.qps.get(qpn)
         if qp is None or qp.state not in CAN_RECEIVE or qp.peer is None:
             return None
-        return qp if source[0] in qp.peer.hosts else None
+        host = run.source[0]
+        if host not in qp.peer.hosts:
+            return None
+        qp.peer.heard(run.port, host, now_ns)
+        return qp
 
     def _why(self, qpn: int) -> DropReason:
         """Return why `_qp_untrusted` gave none."""
@@ -217,7 +223,7 @@ class Dispatcher:
             endpoint.drop(DropReason.VERSION)
             return
         if opcode in WRITE_OPCODES and run.tos >> 2 in self._trimmed:
-            self._trimmed_untrusted(datagram, run)
+            self._trimmed_untrusted(datagram, run, now_ns)
             return
         if endpoint.config.icrc:
             try:
@@ -232,7 +238,7 @@ class Dispatcher:
             self._response_untrusted(packet, run, now_ns)
         elif opcode in WRITE_OPCODES or opcode == Opcode.PROBE or opcode in self._control:
             qpn = int.from_bytes(packet[5:8], "big")
-            qp = self._qp_untrusted(qpn, run.source)
+            qp = self._qp_untrusted(qpn, run, now_ns)
             if qp is None:
                 endpoint.drop(self._why(qpn))
             elif opcode in WRITE_OPCODES:
@@ -255,19 +261,19 @@ class Dispatcher:
         qp.responder.receive_packet(
             write,
             np.frombuffer(payload, np.uint8),
-            _arrival(run, len(packet) + ICRC_BYTES),
+            _arrival(run, len(packet) + ICRC_BYTES, now_ns),
             last=write.opcode in _ENDINGS,
         )
         self._after_data(qp, now_ns)
 
-    def _trimmed_untrusted(self, datagram: memoryview, run: ReceivedRun) -> None:
+    def _trimmed_untrusted(self, datagram: memoryview, run: ReceivedRun, now_ns: int) -> None:
         write = Write.decode_untrusted(datagram)
-        qp = self._qp_untrusted(write.dqp, run.source)
+        qp = self._qp_untrusted(write.dqp, run, now_ns)
         if qp is None or qp.responder is None:
             self._endpoint.drop(self._why(write.dqp))
             return
         last_hop = run.tos >> 2 == self._endpoint.config.dscp.trimmed_lasthop
-        qp.responder.receive_trimmed(write, _arrival(run, len(datagram)), last_hop=last_hop)
+        qp.responder.receive_trimmed(write, _arrival(run, len(datagram), now_ns), last_hop=last_hop)
         self._endpoint.wake(qp)
 
     def _probe_untrusted(
@@ -275,7 +281,7 @@ class Dispatcher:
     ) -> None:
         probe = Probe.decode_untrusted(packet)
         responder = _connected(qp)
-        responder.receive_probe(probe, _arrival(run, len(packet) + ICRC_BYTES))
+        responder.receive_probe(probe, _arrival(run, len(packet) + ICRC_BYTES, now_ns))
         self._after_data(qp, now_ns)
 
     def _sack_untrusted(self, qp: QueuePair, packet: memoryview, now_ns: int) -> None:
@@ -300,7 +306,7 @@ class Dispatcher:
 
     def _peer_untrusted(self, source: SockAddr, tag: int) -> Peer | None:
         """Return the peer with this address; where several share it, the one that knows our tag."""
-        found = [peer for peer in self._endpoint.peers.values() if source[0] in peer.hosts]
+        found = self._endpoint.peers_at.get(source[0], [])
         if len(found) > 1:
             return next((peer for peer in found if tag in peer.local_tags), None)
         return found[0] if found else None
@@ -311,24 +317,18 @@ class Dispatcher:
         if peer is None:
             self._endpoint.drop(DropReason.UNKNOWN_ENDPOINT)
             return
+        peer.heard(run.port, run.source[0], now_ns)
         if request.op == EndpointOp.PORT_STATUS_UPDATE:
             self._endpoint.on_port_status(peer, request.port_status_mask, now_ns)
         elif request.op != EndpointOp.EV_PROBE:
             self._endpoint.drop(DropReason.MALFORMED)
             return
-        self._endpoint.answer(peer, request)
+        self._endpoint.answer(peer, request, now_ns)
 
     def _response_untrusted(self, packet: memoryview, run: ReceivedRun, now_ns: int) -> None:
         response = EndpointResponse.decode_untrusted(packet)
-        tag, probe_id = response.request_id >> 8, response.request_id & 0xFF
-        if response.op == EndpointOp.PORT_STATUS_UPDATE:
-            return
-        for peer in self._endpoint.peers.values():
-            # Peers that share an address may have given us the same tag: the id tells them apart.
-            asked = peer.remote_tag == tag and run.source[0] in peer.hosts
-            if asked and peer.paths.on_probe_answer(probe_id, now_ns):
-                return
-        self._endpoint.drop(DropReason.UNKNOWN_REQUEST)
+        if not self._endpoint.on_response(run.source[0], response, now_ns):
+            self._endpoint.drop(DropReason.UNKNOWN_REQUEST)
 
 
 def _without(start: int, end: int, wrong: frozenset[int]) -> list[tuple[int, int]]:
@@ -343,9 +343,9 @@ def _without(start: int, end: int, wrong: frozenset[int]) -> list[tuple[int, int
     return stretches
 
 
-def _arrival(run: ReceivedRun, udp_payload_bytes: int) -> Arrival:
+def _arrival(run: ReceivedRun, udp_payload_bytes: int, now_ns: int) -> Arrival:
     entropy = (run.flow_label & 0xFFFF) << 16 | run.source[1]
-    return Arrival(entropy, run.tos & 3 == ECN_CE, udp_payload_bytes)
+    return Arrival(entropy, run.tos & 3 == ECN_CE, udp_payload_bytes, now_ns)
 
 
 def _ours(qp: QueuePair, dpdcid: int) -> bool:

@@ -16,7 +16,8 @@ Nothing here is re-entrant.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
@@ -48,6 +49,17 @@ _QPN_BITS = 24
 _PSN_BITS = 24
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """An endpoint request that waits for its answer."""
+
+    peer: Peer
+    path: Path
+    op: int
+    mask: int
+    sent_ns: int
+
+
 class Endpoint:
     """Queue pairs, peers and memory of one process."""
 
@@ -64,6 +76,7 @@ class Endpoint:
         self.memory = MemoryTable(rng)
         self.ports: list[LocalPort] = []
         self.peers: dict[int, Peer] = {}
+        self.peers_at: dict[str, list[Peer]] = {}
         self.qps: dict[int, QueuePair] = {}
         self.drops: Drops = Drops()
         self._rng = rng
@@ -76,7 +89,8 @@ class Endpoint:
         self._timer_count = 0
         self._peer_count = 0
         self._qp_count = 0
-        self._last_data_qp: QueuePair | None = None
+        self._requests: dict[int, _Request] = {}
+        self._request_counts: Counter[int] = Counter()
         self._run = RunBuffer()
         self._dispatcher = Dispatcher(self)
         self.datagrams_received = 0
@@ -109,6 +123,8 @@ class Endpoint:
             events=self._events,
         )
         self.peers[peer.peer_id] = peer
+        for host in peer.hosts:
+            self.peers_at.setdefault(host, []).append(peer)
         return peer
 
     def create_qp(self) -> QueuePair:
@@ -136,14 +152,28 @@ class Endpoint:
         return qp
 
     def attributes(
-        self, qp: QueuePair, planes: tuple[tuple[str, int], ...], receive_buffer_bytes: int
+        self,
+        qp: QueuePair,
+        planes: tuple[tuple[str, int], ...],
+        *,
+        receive_buffer_bytes: int,
+        mtu: int = 0,
+        link_bps: int = 0,
     ) -> QpAttributes:
-        """Return what the peer must know about a queue pair of ours."""
+        """Return what the peer must know about a queue pair of ours.
+
+        Args:
+            qp: the queue pair.
+            planes: (address, UDP port) of each plane we receive on.
+            receive_buffer_bytes: what the smallest of their sockets holds.
+            mtu: what fits the interfaces, if that is less than the setting.
+            link_bps: what the interfaces carry together, if the setting does not say.
+        """
         c = self.config
         return QpAttributes(
             qpn=qp.qpn,
             first_psn=qp.first_psn,
-            mtu=c.mtu,
+            mtu=min(c.mtu, mtu or c.mtu),
             mpr_psns=c.mpr_psns,
             dynamic_mpr=c.dynamic_mpr,
             immediates_max=c.immediates_max,
@@ -151,13 +181,21 @@ class Endpoint:
             service_time=False,
             icrc=c.icrc,
             endpoint_tag=qp.tag,
+            link_bps=c.link_bps or link_bps,
             receive_buffer_bytes=receive_buffer_bytes,
             planes=planes,
         )
 
-    def connect_qp(self, qp: QueuePair, peer: Peer, remote: QpAttributes, now_ns: int) -> None:
-        """Take a queue pair to RTR with the peer's attributes."""
-        qp.connect(peer, remote, self._time(now_ns))
+    def connect_qp(
+        self,
+        qp: QueuePair,
+        peer: Peer,
+        local: QpAttributes,
+        remote: QpAttributes,
+        now_ns: int,
+    ) -> None:
+        """Take a queue pair to RTR with the attributes of both sides."""
+        qp.connect(peer, local, remote, self._time(now_ns))
         peer.qpns.add(qp.qpn)
         peer.local_tags.add(qp.tag)
 
@@ -168,8 +206,17 @@ class Endpoint:
         if qp.peer is not None:
             qp.peer.qpns.discard(qp.qpn)
             if not qp.peer.qpns:
-                self.peers.pop(qp.peer.peer_id, None)
+                self._forget(qp.peer)
         qp.move(QpInput.RESET)
+
+    def _forget(self, peer: Peer) -> None:
+        del self.peers[peer.peer_id]
+        for host in peer.hosts:
+            self.peers_at[host].remove(peer)
+            if not self.peers_at[host]:
+                del self.peers_at[host]
+        for key in [key for key, asked in self._requests.items() if asked.peer is peer]:
+            del self._requests[key]
 
     def fail_qp(self, qp: QueuePair, failure: QpFailure, now_ns: int) -> None:
         """Take a queue pair to ERROR from this side."""
@@ -211,14 +258,13 @@ class Endpoint:
         now_ns = self._time(now_ns)
         while True:
             if self._control:
-                self._last_data_qp = None
                 self.datagrams_sent += 1
                 return self._control.popleft()
             if not self._ready:
                 return None
             qp = self._ready[0]
             if qp.responder is not None and qp.responder.owes_reply:
-                self._queue_replies(qp)
+                self._queue_replies(qp, now_ns)
                 continue
             run = self._data_run(qp, now_ns)
             self._arm(qp)
@@ -237,7 +283,8 @@ class Endpoint:
         now_ns = self._time(now_ns)
         while self._timers and self._timers[0][0] <= now_ns:
             deadline_ns, _, owner = heappop(self._timers)
-            if deadline_ns != owner.armed_ns:
+            gone = isinstance(owner, Peer) and owner.peer_id not in self.peers
+            if gone or deadline_ns != owner.armed_ns:
                 continue
             owner.armed_ns = NEVER_NS
             if isinstance(owner, Peer):
@@ -255,18 +302,27 @@ class Endpoint:
     # Paths.
 
     def path_fault(self, run: RunToSend, fault: PathFault, now_ns: int) -> None:
-        """The kernel refused the run that `transmit` returned last."""
+        """The kernel refused a run: nothing of it has left this machine."""
         peer = self.peers.get(run.peer_id)
         if peer is None:
             return
         now_ns = self._time(now_ns)
         path = peer.paths.paths[run.ev_index]
-        qp = self._last_data_qp
-        if qp is not None and qp.requestor is not None and qp.peer is peer:
-            qp.requestor.on_path_fault(path, now_ns, fault.value)
-        else:
-            peer.paths.withdraw(path, now_ns, fault.value)
+        qp = self.qps.get(run.qpn)
+        if qp is not None and qp.requestor is not None:
+            qp.requestor.on_path_fault(run.psn, run.packets, now_ns, fault)
+        peer.paths.withdraw(path, now_ns, fault.value)
         self._arm(peer)
+
+    def path_busy(self, run: RunToSend, *, busy: bool) -> None:
+        """The kernel's buffer for the EV of a run is full, or has room again."""
+        peer = self.peers.get(run.peer_id)
+        if peer is None:
+            return
+        peer.paths.paths[run.ev_index].busy = busy
+        if not busy:
+            for qpn in peer.qpns:
+                self.wake(self.qps[qpn])
 
     def port_status(self, port_index: int, *, up: bool, now_ns: int) -> None:
         """One of our ports went down or came up: leave it or try it, and tell every peer."""
@@ -276,14 +332,10 @@ class Endpoint:
             mask = 0
             for plane, where in enumerate(peer.plane_list):
                 if where.port == port_index:
-                    reason = "local port up" if up else "local port down"
-                    peer.paths.plane_status(plane, up=up, now_ns=now_ns, reason=reason)
+                    peer.paths.plane_status(plane, up=up, local=True, now_ns=now_ns)
                 mask |= self.ports[where.port].up << plane
-            request = EndpointRequest(
-                peer.remote_tag << 8, EndpointOp.PORT_STATUS_UPDATE, mask, timestamp(now_ns)
-            )
-            for path in peer.paths.one_per_plane():
-                self.queue_endpoint_packet(peer, path, request.encode(), control=False)
+            peer.tell_status(mask, now_ns)
+            self._advance_peer(peer, now_ns)
             self._arm(peer)
 
     def deny(self, peer: Peer, ev_index: int, *, denied: bool, now_ns: int) -> None:
@@ -304,7 +356,7 @@ class Endpoint:
             qp.fail(qp.requestor.failure, now_ns)
             return
         self.wake(qp)
-        if qp.peer is not None and qp.peer.paths.next_deadline_ns() < qp.peer.armed_ns:
+        if qp.peer is not None:
             self._arm(qp.peer)
 
     def on_port_status(self, peer: Peer, mask: int, now_ns: int) -> None:
@@ -312,23 +364,32 @@ class Endpoint:
         for plane in range(peer.planes):
             up = bool(mask >> plane & 1)
             if up == (plane in peer.paths.planes_down):
-                peer.paths.plane_status(
-                    plane, up=up, now_ns=now_ns, reason="peer's port " + ("up" if up else "down")
-                )
+                peer.paths.plane_status(plane, up=up, local=False, now_ns=now_ns)
         self._events.append(PortStatusChanged(peer.peer_id, mask, now_ns))
         self._arm(peer)
 
-    def answer(self, peer: Peer, request: EndpointRequest) -> None:
+    def on_response(self, host: str, response: EndpointResponse, now_ns: int) -> bool:
+        """Handle the answer to an endpoint request; False when none of ours is answered by it."""
+        request = self._requests.get(response.request_id)
+        if request is None or host not in request.peer.hosts or response.op != request.op:
+            return False
+        del self._requests[response.request_id]
+        if request.op == EndpointOp.EV_PROBE:
+            request.peer.paths.on_probe_answer(request.path, request.sent_ns, now_ns)
+        else:
+            request.peer.status_confirmed(request.mask)
+        return True
+
+    def answer(self, peer: Peer, request: EndpointRequest, now_ns: int) -> None:
         """Answer an endpoint request of a known peer."""
         response = EndpointResponse(request.request_id, request.op, request.tx_timestamp)
-        path = peer.paths.choose_reverse()
+        path = peer.paths.choose_reverse(now_ns)
         self.queue_endpoint_packet(peer, path, response.encode(), control=True)
 
     def watch_reverse(self, peer: Peer, now_ns: int) -> None:
         """Traffic came in: make sure that the EVs which carry our SACKs are verified."""
         peer.paths.watch_reverse(now_ns)
-        if peer.paths.next_deadline_ns() < peer.armed_ns:
-            self._arm(peer)
+        self._arm(peer)
 
     def queue_endpoint_packet(
         self, peer: Peer, path: Path, packet: bytes, *, control: bool
@@ -345,9 +406,7 @@ class Endpoint:
         return self._now_ns
 
     def _arm(self, owner: QueuePair | Peer) -> None:
-        deadline_ns = (
-            owner.paths.next_deadline_ns() if isinstance(owner, Peer) else owner.next_deadline_ns()
-        )
+        deadline_ns = owner.next_deadline_ns()
         if deadline_ns < owner.armed_ns:
             owner.armed_ns = deadline_ns
             self._timer_count += 1
@@ -364,21 +423,34 @@ class Endpoint:
         self.after_feedback(qp, now_ns)
 
     def _advance_peer(self, peer: Peer, now_ns: int) -> None:
-        if peer.peer_id not in self.peers:
-            return
-        for path, probe_id in peer.paths.due_probes(now_ns):
-            request = EndpointRequest(
-                peer.remote_tag << 8 | probe_id, EndpointOp.EV_PROBE, 0, timestamp(now_ns)
-            )
-            self.queue_endpoint_packet(peer, path, request.encode(), control=False)
+        for path in peer.paths.due_probes(now_ns):
+            self._request(peer, path, EndpointOp.EV_PROBE, 0, now_ns)
+        if peer.status_mask is not None and peer.status_due(now_ns):
+            for path in peer.paths.one_per_plane():
+                operation = EndpointOp.PORT_STATUS_UPDATE
+                self._request(peer, path, operation, peer.status_mask, now_ns)
 
-    def _queue_replies(self, qp: QueuePair) -> None:
+    def _request(
+        self, peer: Peer, path: Path, operation: EndpointOp, mask: int, now_ns: int
+    ) -> None:
+        """Send an endpoint request and remember what its answer will mean.
+
+        Peers that share an address may have given us the same tag, so ids are counted by tag.
+        """
+        tag = peer.remote_tag
+        self._request_counts[tag] += 1
+        request_id = tag << 8 | self._request_counts[tag] & 0xFF
+        self._requests[request_id] = _Request(peer, path, operation, mask, now_ns)
+        request = EndpointRequest(request_id, operation, mask, timestamp(now_ns))
+        self.queue_endpoint_packet(peer, path, request.encode(), control=False)
+
+    def _queue_replies(self, qp: QueuePair, now_ns: int) -> None:
         peer, responder = qp.peer, qp.responder
         if peer is None or responder is None:
             return
         tos = self.config.dscp.control << 2 | ECN_NOT_ECT
         for packet in responder.replies():
-            self._queue(peer, peer.paths.choose_reverse(), packet, tos)
+            self._queue(peer, peer.paths.choose_reverse(now_ns), packet, tos)
 
     def _queue(self, peer: Peer, path: Path, packet: bytes, tos: int) -> None:
         """Finish a single packet with its iCRC and queue it."""
@@ -389,7 +461,7 @@ class Endpoint:
         plane = peer.plane_list[path.plane]
         self._control.append(
             RunToSend(
-                datagram,
+                memoryview(datagram),
                 len(datagram),
                 plane.port,
                 path.source_port,
@@ -407,7 +479,6 @@ class Endpoint:
         built = qp.requestor.transmit(self._run, now_ns)
         if built is None:
             return None
-        self._last_data_qp = qp
         self.datagrams_sent += -(-built.byte_count // built.segment_bytes)
         dscp = self.config.dscp
         code = dscp.trimmable_retx if built.retransmission else dscp.trimmable
@@ -423,6 +494,9 @@ class Endpoint:
             code << 2 | ECN_ECT0,
             qp.peer.peer_id,
             path.index,
+            qp.qpn,
+            built.psn,
+            built.packets,
         )
 
     def drop(self, reason: DropReason) -> None:

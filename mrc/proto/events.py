@@ -66,6 +66,8 @@ class QpFailed:
     psn: int
     retry_count: int
     silent_ns: int
+    fault: str
+    """What the local kernel refused last, or empty."""
 
 
 @dataclass(frozen=True, slots=True)

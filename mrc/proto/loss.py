@@ -1,9 +1,10 @@
 """Which packets are lost, when packets of one connection overtake each other all the time.
 
 A 0 bit in a SACK means nothing by itself. A packet is *missing* when a SACK did not have it that
-was caused by a packet (or probe) sent later. A missing packet is *lost* when one sent later on the
-same EV has arrived, because a path is first-in-first-out, or when it is later than its EV's round
-trip and a margin allow. NACKs and timeouts are the requestor's own business.
+was caused by a packet (or probe) sent later. A missing packet is *lost* when that SACK, or one
+before it, had a packet sent later on the same EV, because a path is first-in-first-out; or when
+that SACK came later than the slowest path and a margin allow. Where no SACK comes so late, a probe
+asks for one. NACKs and timeouts are the requestor's own business.
 
 What was called lost and then arrived is spurious: the EV is given back, and the rule that erred
 trusts less from then on (that EV is no longer taken to keep order, or the margin doubles).
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mrc.proto.paths import NEVER_NS, PathSet
-from mrc.proto.window import BITMAP_BITS, Acked, SendWindow
+from mrc.proto.window import FREE, Acked, SendWindow
 from mrc.wire.control import Sack
 
 _CAUSES_MAX = 4096
@@ -48,12 +49,13 @@ class LossDetector:
         self._causes: dict[int, _Cause] = {}
         self._probes: dict[int, tuple[int, int, int]] = {}
         self._probe_id = 0
-        self._any_missing = False
         self.probes_sent = 0
         self.lost_packets = 0
         self.spurious_packets = 0
         self.deadline_ns = NEVER_NS
-        """When a missing packet will be too late."""
+        """When a missing packet is so late that it is time to ask for it."""
+        self.judged_ns = 0
+        """When a SACK last told what is missing."""
 
     # What a SACK says.
 
@@ -66,64 +68,71 @@ class LossDetector:
         self.probes_sent += 1
         return self._probe_id
 
-    def trigger(self, sack: Sack, psn: int, now_ns: int) -> Trigger | None:
+    def trigger(self, sack: Sack, psn: int, now_ns: int, *, stale: bool) -> Trigger | None:
         """Return what caused a SACK; None for a probe or packet no longer remembered.
 
-        A round trip is a valid sample when it is clear which transmission was answered: the only
-        one, or the one retransmission.
+        A round trip is a valid sample when it is clear which transmission was answered, the only
+        one or the one retransmission, and for the first time. A stale SACK, built before one that
+        is known, tells neither a round trip nor what is missing.
         """
         window = self._window
+        news = True
         if sack.pr:
             probe = self._probes.pop(sack.ack_psn_offset, None)
             if probe is None:
                 return None
             ev, sent_ns, order = probe
-            return Trigger(psn, order, ev, now_ns - sent_ns)
-        if not window.remembers(psn):
+        elif window.remembers(psn):
+            at = window.index(psn)
+            ev, sent_ns, order = int(window.ev[at]), int(window.sent_ns[at]), int(window.orders[at])
+            stale = stale or int(window.retries[at]) != int(sack.rtx)
+            news = window.state[at] != FREE
+        else:
             return None
-        at = window.index(psn)
-        valid = int(window.retries[at]) == int(sack.rtx)
-        rtt_ns = now_ns - int(window.sent_ns[at]) if valid else None
-        order = int(window.orders[at]) if valid else 0
-        return Trigger(psn, order, int(window.ev[at]), rtt_ns)
+        rtt_ns = now_ns - sent_ns if news and not stale else None
+        return Trigger(psn, 0 if stale else order, ev, rtt_ns)
 
     def on_acked(self, acked: Acked) -> None:
-        """Note how far each EV has delivered."""
-        np.maximum.at(self._acked_order, acked.evs, acked.orders)
-
-    def note_missing(self, sack: Sack, cack: int, base: int, trigger: Trigger) -> None:
-        """Mark what the SACK did not have although it was sent before its trigger."""
-        if not sack.ooo_count and not sack.pr:
-            return
-        window = self._window
-        if sack.ooo_count:
-            window.mark_missing(cack + 1, cack + 2, trigger.order)
-            window.mark_missing(base, base + BITMAP_BITS, trigger.order)
-        else:
-            window.mark_missing(cack + 1, window.nxt, trigger.order)
-        self._any_missing = True
+        """Note how far each EV has delivered; of what was sent twice nobody knows which arrived."""
+        start = self._window.index(acked.first_psn)
+        again = self._window.retries[start : start + len(acked.orders)] > 0
+        orders = np.where(again, -1, acked.orders)
+        self._acked_order[acked.evs] = np.maximum(self._acked_order[acked.evs], orders)
 
     # The verdict.
 
-    def detect(self, now_ns: int) -> list[int]:
-        """Return the PSNs now found lost, oldest first."""
-        self.deadline_ns = NEVER_NS
-        if not self._any_missing:
+    def judge(self, sack: Sack, cack: int, base: int, trigger: Trigger, now_ns: int) -> list[int]:
+        """Mark what the SACK did not have although it was sent before its trigger.
+
+        Returns:
+            The PSNs among them that are lost, oldest first.
+        """
+        # In order, only what was sent again or asks by itself comes later than what is missing.
+        later = sack.pr or sack.rtx
+        if not trigger.order or not (sack.ooo_count or later):
             return []
-        psns = self._window.missing()
-        if not len(psns):
-            self._any_missing = False
+        self.judged_ns = now_ns
+        window, order = self._window, trigger.order
+        self._acked_order[trigger.ev] = max(self._acked_order[trigger.ev], order)
+        if later and sack.ooo_count == window.held:
+            # All that the responder holds is known to us, so it has nothing else.
+            missing = window.mark_missing(cack + 1, window.nxt, order)
+        else:
+            missing = window.mark_missing(cack + 1, min(cack + 2, base), order)
+            missing += window.mark_missing(base, base + sack.sack_bitmap.bit_length(), order)
+        if not missing:
             return []
-        at = psns & (self._window.size - 1)
-        evs = self._window.ev[at]
-        by_order = self._paths.fifo[evs] & (self._window.orders[at] < self._acked_order[evs])
-        late_at = self._window.sent_ns[at] + self._paths.late_ns[evs]
+        psns = np.array(missing, np.int64)
+        at = psns & (window.size - 1)
+        evs = window.ev[at]
+        by_order = self._paths.fifo[evs] & (window.orders[at] < self._acked_order[evs])
+        late_at = window.sent_ns[at] + self._paths.late_ns(evs)
         lost = by_order | (late_at <= now_ns)
-        if not lost.all():
-            self.deadline_ns = int(late_at[~lost].min())
-        for psn, ev, order in zip(psns[lost], evs[lost], by_order[lost], strict=True):
-            self._remember(int(psn), _Cause(int(ev), bool(order)))
+        ask_ns = int(late_at[~lost].min(initial=NEVER_NS)) + int(self._paths.srtt_ns)
+        self.deadline_ns = min(self.deadline_ns, ask_ns)
         found: list[int] = psns[lost].tolist()
+        for psn, ev, order in zip(found, evs[lost], by_order[lost], strict=True):
+            self._remember(psn, _Cause(int(ev), bool(order)))
         self.lost_packets += len(found)
         return found
 

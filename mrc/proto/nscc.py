@@ -15,6 +15,8 @@ RTT_REF_NS = 12_000
 """The reference network of the scaling factors a and b: 100 Gb/s, 12 us."""
 NOMINAL_OVERHEAD_BYTES = 40
 _WINDOW_BDPS = 1.5
+_FIRST_WINDOW_PACKETS = 32
+"""First window where the link's rate is not known; MaxWnd, as UET has it, where it is."""
 _PENALTY_SHIFT = 7
 _NO_DELAY_DIVISOR = 12
 _NO_DELAY_NS_MIN = 1_000
@@ -27,6 +29,7 @@ class NsccParameters:
     mtu: int
     link_bytes_per_ns: float
     base_rtt_ns: int
+    trimming: bool
     target_qdelay_ns: float
     alpha: float
     """Proportional increase, bytes per ns of delay below the target."""
@@ -62,9 +65,12 @@ class NsccParameters:
     ) -> NsccParameters:
         """Work out the parameters from link rate and idle round trip.
 
+        Where the rate is not known the window grows with the steps of the reference network (a and
+        b are 1) and only the receiver's buffer bounds it.
+
         Args:
             mtu: payload bytes of a packet.
-            link_bps: the slower of both sides, all planes together.
+            link_bps: the slower of both sides, all planes together; 0 when not known.
             base_rtt_ns: round trip of one packet on the idle network over the longest path.
             trimming: whether switches trim; sets the delay target and switches the delay-triggered
                 quick adapt off.
@@ -74,13 +80,15 @@ class NsccParameters:
         """
         link = link_bps / 8 / 1e9
         target = base_rtt_ns * (0.75 if trimming else 1.0)
-        a = link * base_rtt_ns / BDP_REF_BYTES
+        a = link * base_rtt_ns / BDP_REF_BYTES if link else 1.0
+        b = target / RTT_REF_NS if link else 1.0
         return cls(
             mtu=mtu,
             link_bytes_per_ns=link,
             base_rtt_ns=base_rtt_ns,
+            trimming=trimming,
             target_qdelay_ns=target,
-            alpha=4.0 * a * mtu / RTT_REF_NS,
+            alpha=4.0 * a * b * mtu / target,
             fi=5 * mtu * a,
             fi_scale=0.25 * a,
             eta=0.15 * mtu * a,
@@ -95,6 +103,18 @@ class NsccParameters:
             window_bytes_max=window_bytes_max,
         )
 
+    def rebased(self, base_rtt_ns: int) -> NsccParameters:
+        """Return the parameters of the same network with another base round trip."""
+        return self.derive(
+            mtu=self.mtu,
+            link_bps=self.link_bytes_per_ns * 8e9,
+            base_rtt_ns=base_rtt_ns,
+            trimming=self.trimming,
+            quick_adapt=self.quick_adapt,
+            ack_trigger_bytes=self.ack_trigger_bytes,
+            window_bytes_max=self.window_bytes_max,
+        )
+
 
 class Nscc:
     """State of UET table 3-77 for one queue pair, and its handlers."""
@@ -104,6 +124,8 @@ class Nscc:
         self.base_rtt_ns = float(parameters.base_rtt_ns)
         self.max_wnd = self._max_window()
         self.cwnd = self.max_wnd
+        if not parameters.link_bytes_per_ns:
+            self.cwnd = min(self.max_wnd, float(_FIRST_WINDOW_PACKETS * parameters.mtu))
         self.inflight_bytes = 0
         self.average_delay_ns = 0.0
         self.saved_cwnd = 0.0
@@ -122,7 +144,8 @@ class Nscc:
 
     def _max_window(self) -> float:
         bdp = self.p.link_bytes_per_ns * self.base_rtt_ns
-        return max(self.p.mtu, min(_WINDOW_BDPS * bdp, self.p.window_bytes_max))
+        window = _WINDOW_BDPS * bdp if bdp else self.p.window_bytes_max
+        return max(self.p.mtu, min(window, self.p.window_bytes_max))
 
     # Sending.
 
@@ -223,6 +246,12 @@ class Nscc:
         if 0 < rtt_ns < self.base_rtt_ns:
             self.base_rtt_ns = float(rtt_ns)
             self.max_wnd = self._max_window()
+
+    def rebase(self, base_rtt_ns: int) -> None:
+        """Take over a measured base round trip, shorter or longer, and all that follows from it."""
+        self.p = self.p.rebased(base_rtt_ns)
+        self.base_rtt_ns = float(base_rtt_ns)
+        self.max_wnd = self._max_window()
 
     # The pieces of the pseudo-code.
 

@@ -18,21 +18,30 @@ from numpy.typing import NDArray
 
 from mrc.proto.config import Config
 from mrc.proto.events import EvChanged, Event, EvState, Random
+from mrc.proto.rotation import Rotation, Shuffler
 from mrc.proto.statistics import PathStatistics
 
 NEVER_NS = 1 << 62
 _MS = 1_000_000
-FIRST_RTT_NS = 50 * _MS
-"""What an EV without a sample is taken to need at most, so that a slow path is not called dead."""
+FIRST_RTT_NS = 25 * _MS
+"""Round trip that a plane without a sample is taken to need, so that a long one is not called dead.
+"""
+SLOW_ROUND_TRIPS = 2
+"""A slow round trip is remembered for as many of its kind, twice that at most."""
 REORDER_NS_MIN = 1 * _MS
 """Least lateness that counts as loss: a busy process is late by that much."""
 REORDER_SCALE_MAX = 16
+REORDER_CALM_NS = 1_000 * _MS
+"""Without a spurious loss for that long, the reordering window halves again."""
 PROBE_NS_MIN = 1 * _MS
-REVERSE_CHECK_NS = 50 * _MS
-REVERSE_PROBES_FAILED_MAX = 3
+REVERSE_CHECK_NS = 20 * _MS
+REVERSE_PROBES_FAILED_MAX = 2
+HEARD_NS_MIN = 10 * _MS
+"""How long a plane counts as working after something came in on it."""
+NEVER_HEARD_NS = -(1 << 62)
 RELAPSE_NS = 2_000 * _MS
 RELAPSES_MAX = 5
-PROBES_OUTSTANDING_MAX = 256
+WORSE_FACTOR = 4
 
 
 class EvInput(Enum):
@@ -51,6 +60,7 @@ class EvInput(Enum):
 
 
 _GOOD, _SKIP, _BAD, _DENIED = EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD, EvState.DENIED
+_USABLE = frozenset((_GOOD, _SKIP))
 
 # A pair that is not here changes nothing: feedback in SKIP does not add up, a denied EV stays
 # denied.
@@ -77,10 +87,12 @@ class Path:
     flow_label: int
     state: EvState = EvState.GOOD
     active: bool = True
+    busy: bool = False
+    """The kernel's buffer for it is full: not to be chosen until it has drained."""
+    rtt_min_ns: int = NEVER_NS
+    """Shortest round trip of a whole packet that was sent once."""
     srtt_ns: float = 0.0
     rttvar_ns: float = 0.0
-    confirmed_ns: int = -1
-    """When something sent on it was last known to have arrived."""
     sent_packets: int = 0
     lost_packets: int = 0
     trimmed_packets: int = 0
@@ -91,7 +103,7 @@ class Path:
     withdrawn_ns: int = 0
     recovered_ns: int = -(1 << 62)
     relapses: int = 0
-    probe_ns: int = NEVER_NS
+    probe_ns: int = 0
     probe_backoff_ns: int = PROBE_NS_MIN
     probes_answered: int = 0
     probes_failed: int = 0
@@ -123,7 +135,6 @@ class PathSet:
             events: where changes of state go.
         """
         self._config = config
-        self._rng = rng
         self._peer_id = peer_id
         self.paths = [Path(i, *ev) for i, ev in enumerate(evs)]
         self.planes = 1 + max(path.plane for path in self.paths)
@@ -131,30 +142,44 @@ class PathSet:
         for plane in range(self.planes):
             for path in [p for p in self.paths if p.plane == plane][self._share :]:
                 path.active = False
-        self.planes_down: set[int] = set()
-        self._rotation: list[Path] = []
-        self._cursor = 0
+        self.planes_down: dict[int, int] = {}
+        """Planes with a port that is down: when the peer said so, NEVER_NS for a port of ours."""
+        self.heard_ns = [NEVER_HEARD_NS] * self.planes
+        """Per plane: when something from the peer last came in on it."""
+        self._usable = len(self.paths)
+        self._sent_packets = 0
+        self._lost_packets = 0
+        self._bad: list[Path] = []
+        self._rotation = Rotation([p for p in self.paths if p.active], Shuffler(rng))
         self._reverse: list[Path] = []
         self._reverse_cursor = 0
         self._reverse_check_ns = NEVER_NS
-        self._probes: dict[int, tuple[Path, int]] = {}
-        self._probe_id = 0
         self.srtt_ns = 0.0
         self.rttvar_ns = 0.0
         self.rtt_min_ns = NEVER_NS
+        self.base_rtt_ns = 0
+        """Largest of the EVs' smallest round trips of a whole packet; 0 before the first."""
+        self.slow_rtt_ns = 0
+        """Largest round trip of late, over all EVs."""
+        self._slow_stretch = (0, 0, 0)
+        """Begin of the present stretch of time, largest round trip in it and in the one before."""
         self.reorder_scale = 1
+        self._spurious_ns = 0
         self._events = events
         self.acked_packets = np.zeros(len(self.paths), np.int64)
         self.fifo = np.ones(len(self.paths), np.bool_)
         """Per EV: packets on it have not been seen to overtake each other."""
-        self.late_ns = np.full(len(self.paths), FIRST_RTT_NS, np.int64)
-        """Per EV: how long after sending a packet that is reported missing counts as lost."""
-        self._shuffle()
+        self._plane_of = np.array([path.plane for path in self.paths])
+        self._srtts_ns = np.full(len(self.paths), FIRST_RTT_NS)
+        self._planes_heard: set[int] = set()
+        self.confirmed_ns = np.full(len(self.paths), -1, np.int64)
+        """Per EV: when something sent on it was last known to have arrived; -1 for never."""
+        self._choose_reverse_set()
 
     # Selection.
 
-    def choose(self, avoid: int = -1) -> Path:
-        """Return the EV for the next run: the next GOOD one of the rotation.
+    def choose(self, avoid: int = -1) -> Path | None:
+        """Return the EV for the next run: the next GOOD one of the rotation; None if all are busy.
 
         The first SKIP met becomes GOOD but is passed over; after one whole turn without another
         GOOD it is the one used (MRC 1.0 §11.2.2).
@@ -163,29 +188,36 @@ class PathSet:
             avoid: index of an EV not to take if there is any other, as for a retransmission.
         """
         reset: Path | None = None
-        fallback: Path | None = None
-        for _ in range(len(self._rotation) + 1):
-            if self._cursor >= len(self._rotation):
-                self._shuffle()
-            path = self._rotation[self._cursor]
-            self._cursor += 1
+        # The rest of this turn and the whole next one: nobody is missed.
+        for _ in range(2 * len(self._rotation)):
+            path = self._rotation.next()
+            if path.busy or path.index == avoid:
+                continue
             if path.state is _GOOD:
-                if path.index != avoid:
-                    return path
-                fallback = path
-            elif path.state is _SKIP and reset is None:
+                return path
+            if path.state is _SKIP and reset is None:
                 reset = path
                 self._move(path, EvInput.ROTATED, "", 0)
-        return reset or fallback or self._rotation[0]
+        return reset or next((p for p in self._rotation if not p.busy), None)
 
-    def choose_reverse(self) -> Path:
-        """Return the EV for the next control packet, taking turns among the reverse set."""
+    def choose_reverse(self, now_ns: int) -> Path:
+        """Return the EV for the next control packet, taking turns among the reverse set.
+
+        Planes on which the peer was heard of late are known to work, one way at least, and are
+        preferred.
+        """
+        patience_ns = max(HEARD_NS_MIN, int(4 * self.srtt_ns))
+        for _ in self._reverse:
+            self._reverse_cursor = (self._reverse_cursor + 1) % len(self._reverse)
+            path = self._reverse[self._reverse_cursor]
+            if not path.busy and now_ns - self.heard_ns[path.plane] <= patience_ns:
+                return path
         self._reverse_cursor = (self._reverse_cursor + 1) % len(self._reverse)
         return self._reverse[self._reverse_cursor]
 
     def one_per_plane(self) -> list[Path]:
         """Return a usable EV of each plane that has one and is not down."""
-        usable = [p for p in self.paths if p.state in (_GOOD, _SKIP)]
+        usable = [p for p in self.paths if p.state in _USABLE]
         usable = [p for p in usable if p.plane not in self.planes_down]
         return list({p.plane: p for p in usable}.values())
 
@@ -194,56 +226,82 @@ class PathSet:
         """EVs in the rotation."""
         return len(self._rotation)
 
-    def _shuffle(self) -> None:
-        """Start a new turn: the usable active EVs in a fresh pseudo-random order."""
-        usable = [p for p in self.paths if p.active and p.state in (_GOOD, _SKIP)]
-        pool = usable or [p for p in self.paths if p.state is not _DENIED] or self.paths
-        for i in range(len(pool) - 1, 0, -1):
-            j = int(self._rng.random() * (i + 1))
-            pool[i], pool[j] = pool[j], pool[i]
-        self._rotation = pool
-        self._cursor = 0
-        self._choose_reverse_set()
+    def _refill(self) -> None:
+        """Never let the rotation be empty: rather bad EVs than none."""
+        if not len(self._rotation):
+            for path in [p for p in self.paths if p.state is not _DENIED] or self.paths:
+                self._rotation.add(path)
 
     def _choose_reverse_set(self) -> None:
-        """Take per plane the few usable EVs that were confirmed last."""
+        """Take per plane the few usable EVs that are known best to work."""
         chosen: list[Path] = []
         for plane in range(self.planes):
-            usable = [p for p in self.paths if p.plane == plane and p.state in (_GOOD, _SKIP)]
-            usable.sort(key=lambda p: (p.confirmed_ns < 0, p.probes_failed, p.index))
+            usable = [p for p in self.paths if p.plane == plane and p.state in _USABLE]
+            usable.sort(key=lambda p: (self.confirmed_ns[p.index] < 0, p.probes_failed, p.index))
             chosen += usable[: self._config.reverse_paths]
-        self._reverse = chosen or self._rotation
+        self._reverse = chosen or list(self._rotation)
 
     # What happened to packets sent on them.
 
     def on_sent(self, path: Path, packets: int, *, retransmission: bool) -> None:
         """Count packets put on an EV."""
         path.sent_packets += packets
+        self._sent_packets += packets
         if retransmission:
             path.retransmitted_packets += packets
 
     def on_acked(self, evs: NDArray[np.uint16], now_ns: int) -> None:
         """Take note of packets that arrived, given by the EVs they were sent on."""
-        counts = np.bincount(evs, minlength=len(self.paths))
-        self.acked_packets += counts
-        for index in np.flatnonzero(counts):
-            self.paths[index].confirmed_ns = now_ns
+        self.acked_packets += np.bincount(evs, minlength=len(self.paths))
+        self.confirmed_ns[evs] = now_ns
 
-    def on_rtt(self, path: Path, rtt_ns: int) -> None:
+    def on_whole_packet_rtt(self, path: Path, rtt_ns: int) -> bool:
+        """Feed a round trip of a whole packet; tell whether the longest path's minimum changed.
+
+        The base round trip of congestion control is that of one MTU packet over the longest path on
+        the idle network: the largest of the smallest round trips seen on each EV in use.
+        """
+        if rtt_ns >= path.rtt_min_ns:
+            return False
+        path.rtt_min_ns = rtt_ns
+        known = [p.rtt_min_ns for p in self._rotation if p.rtt_min_ns != NEVER_NS]
+        before, self.base_rtt_ns = self.base_rtt_ns, max(known, default=rtt_ns)
+        return self.base_rtt_ns != before
+
+    def on_rtt(self, path: Path, rtt_ns: int, now_ns: int) -> None:
         """Feed a round trip of one EV (smoothing of RFC 6298)."""
         self.rtt_min_ns = min(self.rtt_min_ns, rtt_ns)
         path.srtt_ns, path.rttvar_ns = _smooth(path.srtt_ns, path.rttvar_ns, rtt_ns)
         self.srtt_ns, self.rttvar_ns = _smooth(self.srtt_ns, self.rttvar_ns, rtt_ns)
-        self._update_late(path)
+        if path.plane not in self._planes_heard:
+            self._planes_heard.add(path.plane)
+            self._srtts_ns[self._plane_of == path.plane] = rtt_ns
+        self._srtts_ns[path.index] = int(path.srtt_ns)
+        begin_ns, slowest_ns, before_ns = self._slow_stretch
+        if now_ns - begin_ns > SLOW_ROUND_TRIPS * max(self.slow_rtt_ns, REORDER_NS_MIN):
+            begin_ns, slowest_ns, before_ns = now_ns, 0, slowest_ns
+        slowest_ns = max(slowest_ns, rtt_ns)
+        self._slow_stretch = begin_ns, slowest_ns, before_ns
+        self.slow_rtt_ns = max(slowest_ns, before_ns)
+        if self.reorder_scale > 1 and now_ns - self._spurious_ns > REORDER_CALM_NS:
+            self.reorder_scale //= 2
+            self._spurious_ns = now_ns
 
-    def _update_late(self, path: Path) -> None:
-        margin = max(4 * path.rttvar_ns, path.srtt_ns / 4, REORDER_NS_MIN) * self.reorder_scale
-        self.late_ns[path.index] = int(path.srtt_ns + margin)
+    def late_ns(self, evs: NDArray[np.uint16]) -> NDArray[np.int64]:
+        """Return how long after it was sent on an EV a missing packet counts as lost.
+
+        It is measured against the slowest of all EVs: while queues build up, the round trip of one
+        alone is too old to tell a packet that waits from one that is lost.
+        """
+        window_ns = max(self.slow_rtt_ns // 4, REORDER_NS_MIN) * self.reorder_scale
+        late: NDArray[np.int64] = np.maximum(self._srtts_ns[evs], self.slow_rtt_ns) + window_ns
+        return late
 
     def on_lost(self, index: int, now_ns: int, reason: str = "loss") -> None:
         """Blame an EV for a packet lost without a trim."""
         path = self.paths[index]
         path.lost_packets += 1
+        self._lost_packets += 1
         self.withdraw(path, now_ns, reason)
 
     def on_congested(self, index: int, *, trimmed: bool) -> None:
@@ -261,65 +319,108 @@ class PathSet:
         path.spurious_packets += 1
         if by_order:
             self.fifo[index] = False
-        if path.state is _BAD:
-            self._recover(path, now_ns, "spurious loss")
-        if self.reorder_scale < REORDER_SCALE_MAX and not by_order:
+        elif self.reorder_scale < REORDER_SCALE_MAX:
             self.reorder_scale *= 2
-            for other in self.paths:
-                if other.srtt_ns:
-                    self._update_late(other)
+        self._spurious_ns = now_ns
+        if path.state is _BAD and path.plane not in self.planes_down:
+            self._recover(path, now_ns, "spurious loss")
 
     # Withdrawing and recovering.
 
     def withdraw(self, path: Path, now_ns: int, reason: str) -> None:
         """Take an EV out of use unless that would leave fewer than the floor; then probe it."""
-        usable = sum(p.state in (_GOOD, _SKIP) for p in self.paths)
-        if usable <= min(self._config.floor, len(self.paths) - 1) or usable <= 1:
+        if self._usable <= max(1, min(self._config.floor, len(self.paths) - 1)) and (
+            not self._has_better_plane(path)
+        ):
             return
         if not self._move(path, EvInput.LOST, reason, now_ns):
             return
-        relapsed = now_ns - path.recovered_ns < RELAPSE_NS
+        relapsed = now_ns - path.recovered_ns < RELAPSE_NS and self._is_worse(path)
         path.relapses = min(path.relapses + 1, RELAPSES_MAX) if relapsed else 0
         path.withdrawn_ns = now_ns
         path.probes_answered = 0
         path.probe_backoff_ns = max(PROBE_NS_MIN, int(self.srtt_ns)) << path.relapses
         path.probe_ns = now_ns + max(PROBE_NS_MIN, int(self.srtt_ns))
-        if path.active:
-            self._replace(path)
-        self._shuffle()
+        self._bad.append(path)
+        self._leave(path)
 
-    def _replace(self, path: Path) -> None:
-        """Activate a usable backup of the same plane in place of a withdrawn EV."""
-        for backup in self.paths:
-            if not backup.active and backup.plane == path.plane and backup.state is _GOOD:
-                path.active, backup.active = False, True
-                return
+    def _has_better_plane(self, path: Path) -> bool:
+        """Tell whether an EV ends at a port that is down while another plane can be used."""
+        return path.plane in self.planes_down and any(
+            other.state in _USABLE and other.plane not in self.planes_down for other in self.paths
+        )
+
+    def _is_worse(self, path: Path) -> bool:
+        """Tell whether an EV loses far more than all of them together do.
+
+        Where losses fall on all EVs alike, harder conditions for coming back would only keep good
+        EVs out.
+        """
+        return path.lost_packets * self._sent_packets > (
+            WORSE_FACTOR * self._lost_packets * path.sent_packets
+        )
+
+    def _leave(self, path: Path) -> None:
+        """Take an EV out of the rotation; a usable backup of its plane takes its place."""
+        if path.active:
+            for backup in self.paths:
+                if not backup.active and backup.plane == path.plane and backup.state is _GOOD:
+                    path.active, backup.active = False, True
+                    self._rotation.add(backup)
+                    break
+        self._rotation.remove(path)
+        self._refill()
+        if path in self._reverse:
+            self._choose_reverse_set()
 
     def _recover(self, path: Path, now_ns: int, reason: str) -> None:
         if not self._move(path, EvInput.PROBED, reason, now_ns):
             return
+        self._bad.remove(path)
         path.recovered_ns = now_ns
-        path.probe_ns = NEVER_NS
-        in_plane = sum(
-            p.active and p.plane == path.plane and p.state is not _BAD for p in self.paths
-        )
-        path.active = in_plane - path.active < self._share
-        self._shuffle()
+        self._enter(path)
+
+    def _enter(self, path: Path) -> None:
+        """Put a usable EV into the rotation, or among the backups when its plane has its share."""
+        mates = [p for p in self._rotation if p.plane == path.plane and p is not path]
+        path.active = sum(mate.state in _USABLE for mate in mates) < self._share
+        if path.active:
+            self._rotation.add(path)
+        if len(self._reverse) < self.planes * self._config.reverse_paths:
+            self._choose_reverse_set()
+        for other in [p for p in self._rotation if p.state not in _USABLE]:
+            self._rotation.remove(other)
 
     def deny(self, index: int, *, denied: bool, now_ns: int) -> None:
         """Take an EV out of use, or give it back, by decision of a controller."""
         path = self.paths[index]
-        if self._move(path, EvInput.DENY if denied else EvInput.ALLOW, "controller", now_ns):
-            if denied and path.active:
-                self._replace(path)
-            self._shuffle()
-
-    def plane_status(self, plane: int, *, up: bool, now_ns: int, reason: str) -> None:
-        """Withdraw all EVs of a plane whose port is down, or probe them when it is up."""
-        if up:
-            self.planes_down.discard(plane)
+        if not self._move(path, EvInput.DENY if denied else EvInput.ALLOW, "controller", now_ns):
+            return
+        if path in self._bad:
+            self._bad.remove(path)
+        if denied:
+            self._leave(path)
         else:
-            self.planes_down.add(plane)
+            self._enter(path)
+
+    def plane_status(self, plane: int, *, up: bool, local: bool, now_ns: int) -> None:
+        """Withdraw all EVs of a plane whose port is down, or probe them when it is up.
+
+        Args:
+            plane: the plane.
+            up: whether the port at its end is up.
+            local: our own port, of which only our kernel can say that it is up again; what the
+                peer said of its port is refuted by an answered probe, in case its word got lost.
+            now_ns: the time.
+        """
+        reason = f"{'local' if local else 'peer'} port {'up' if up else 'down'}"
+        ours_is_down = self.planes_down.get(plane) == NEVER_NS
+        if ours_is_down and not local:
+            return
+        if up:
+            self.planes_down.pop(plane, None)
+        else:
+            self.planes_down[plane] = NEVER_NS if local else now_ns
         for path in self.paths:
             if path.plane != plane:
                 continue
@@ -335,6 +436,7 @@ class PathSet:
         if after is None:
             return False
         before, path.state = path.state, after
+        self._usable += (after in _USABLE) - (before in _USABLE)
         if _SKIP not in (before, after) or after is _BAD or after is _DENIED:
             path.changes += 1
             self._events.append(
@@ -360,15 +462,15 @@ class PathSet:
 
     def next_deadline_ns(self) -> int:
         """Return when `due_probes` has something to do."""
-        bad = min((p.probe_ns for p in self.paths if p.state is _BAD), default=NEVER_NS)
+        bad = min((path.probe_ns for path in self._bad), default=NEVER_NS)
         return min(bad, self._reverse_check_ns)
 
-    def due_probes(self, now_ns: int) -> list[tuple[Path, int]]:
-        """Return (EV, request id's low byte) for the EV probes to send now."""
+    def due_probes(self, now_ns: int) -> list[Path]:
+        """Return the EVs to send EV probes on now."""
         due = []
-        for path in self.paths:
-            if path.state is _BAD and path.probe_ns <= now_ns:
-                due.append((path, self._new_probe(path, now_ns)))
+        for path in self._bad:
+            if path.probe_ns <= now_ns:
+                due.append(path)
                 path.probe_ns = now_ns + path.probe_backoff_ns
                 path.probe_backoff_ns = min(
                     2 * path.probe_backoff_ns, self._config.probe_interval_ns_max
@@ -378,45 +480,35 @@ class PathSet:
             due += self._check_reverse(now_ns)
         return due
 
-    def _new_probe(self, path: Path, now_ns: int) -> int:
-        while len(self._probes) >= PROBES_OUTSTANDING_MAX:
-            self._probes.pop(next(iter(self._probes)))
-        self._probe_id = (self._probe_id + 1) & 0xFF
-        self._probes.pop(self._probe_id, None)
-        self._probes[self._probe_id] = (path, now_ns)
-        return self._probe_id
-
-    def _check_reverse(self, now_ns: int) -> list[tuple[Path, int]]:
+    def _check_reverse(self, now_ns: int) -> list[Path]:
         """Probe the reverse EVs; those silent several times while others answer are withdrawn."""
-        heard = any(now_ns - p.confirmed_ns < 4 * REVERSE_CHECK_NS for p in self._reverse)
+        confirmed = {p: int(self.confirmed_ns[p.index]) for p in self._reverse}
+        heard = any(at >= 0 and now_ns - at < 4 * REVERSE_CHECK_NS for at in confirmed.values())
         due = []
-        for path in list(self._reverse):
-            if now_ns - path.confirmed_ns < REVERSE_CHECK_NS and path.confirmed_ns >= 0:
+        for path, at in confirmed.items():
+            if at >= 0 and now_ns - at < REVERSE_CHECK_NS:
                 continue
             if path.probes_failed >= REVERSE_PROBES_FAILED_MAX and heard:
                 path.probes_failed = 0
                 self.withdraw(path, now_ns, "reverse probes unanswered")
                 continue
             path.probes_failed += 1
-            due.append((path, self._new_probe(path, now_ns)))
+            due.append(path)
         return due
 
-    def on_probe_answer(self, probe_id: int, now_ns: int) -> bool:
-        """Handle the answer to an EV probe; False when no such probe is outstanding."""
-        found = self._probes.pop(probe_id, None)
-        if found is None:
-            return False
-        path, sent_ns = found
-        path.confirmed_ns = now_ns
+    def on_probe_answer(self, path: Path, sent_ns: int, now_ns: int) -> None:
+        """Handle the answer to an EV probe; it refutes a port that was said to be down before."""
+        if self.planes_down.get(path.plane, NEVER_NS) < sent_ns:
+            del self.planes_down[path.plane]
+        self.confirmed_ns[path.index] = now_ns
         path.probes_failed = 0
-        self.on_rtt(path, now_ns - sent_ns)
+        self.on_rtt(path, now_ns - sent_ns, now_ns)
         if path.state is _BAD and path.plane not in self.planes_down:
             path.probes_answered += 1
             if path.probes_answered >= self._config.recovery_successes + path.relapses:
                 self._recover(path, now_ns, "probe answered")
             else:
                 path.probe_ns = now_ns
-        return True
 
     def statistics(self) -> tuple[PathStatistics, ...]:
         """Return one row per EV."""
@@ -437,7 +529,7 @@ class PathSet:
                 spurious_packets=p.spurious_packets,
                 srtt_ns=int(p.srtt_ns),
                 state_changes=p.changes,
-                confirmed_ns=p.confirmed_ns,
+                confirmed_ns=int(self.confirmed_ns[p.index]),
             )
             for p in self.paths
         )

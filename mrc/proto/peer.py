@@ -11,6 +11,8 @@ from mrc.proto.paths import NEVER_NS, Path, PathSet
 from mrc.proto.runs import SockAddr
 from mrc.wire.icrc import Address
 
+STATUS_NS_MIN, STATUS_NS_MAX = 5_000_000, 250_000_000
+"""First and longest pause between two port status updates that are not answered."""
 FLOW_LABEL_BITS = 16
 """EV[31:16] travels in the low 16 bits of the 20-bit flow label."""
 
@@ -69,6 +71,14 @@ class Peer:
         """What the peer calls itself; two queue pairs with one identity share the peer."""
         self.qpns: set[int] = set()
         self.armed_ns = NEVER_NS
+        self.status_mask: int | None = None
+        """Port status the peer has not confirmed yet."""
+        self.status_ns = NEVER_NS
+        """When to tell it again."""
+        self.status_backoff_ns = STATUS_NS_MIN
+        self._plane_of = {
+            (plane.port, plane.remote[0]): index for index, plane in enumerate(planes)
+        }
         evs: list[tuple[int, int, int]] = []
         for index, plane in enumerate(planes):
             ipv6 = ":" in plane.host
@@ -82,6 +92,35 @@ class Peer:
     def planes(self) -> int:
         """Number of planes."""
         return len(self.plane_list)
+
+    def heard(self, port: int, host: str, now_ns: int) -> None:
+        """Something of the peer came in at this port from this address."""
+        plane = self._plane_of.get((port, host))
+        if plane is not None:
+            self.paths.heard_ns[plane] = now_ns
+
+    def tell_status(self, mask: int, now_ns: int) -> None:
+        """Tell the peer which of our ports are up, again and again until it confirms."""
+        self.status_mask = mask
+        self.status_ns = now_ns
+        self.status_backoff_ns = STATUS_NS_MIN
+
+    def status_due(self, now_ns: int) -> bool:
+        """Tell whether the port status shall be told now, and put the next time off."""
+        if self.status_ns > now_ns:
+            return False
+        self.status_ns = now_ns + self.status_backoff_ns
+        self.status_backoff_ns = min(2 * self.status_backoff_ns, STATUS_NS_MAX)
+        return True
+
+    def status_confirmed(self, mask: int) -> None:
+        """The peer answered a port status update."""
+        if mask == self.status_mask:
+            self.status_mask, self.status_ns = None, NEVER_NS
+
+    def next_deadline_ns(self) -> int:
+        """Return when there is a probe or a port status to send, or NEVER_NS."""
+        return min(self.paths.next_deadline_ns(), self.status_ns)
 
     def flow(self, path: Path) -> tuple[Address, Address]:
         """Return source and destination of packets on an EV."""

@@ -20,8 +20,8 @@ from mrc.proto.requestor import Requestor
 from mrc.proto.responder import Responder
 from mrc.proto.statistics import Drops, QpStatistics
 
-LINK_BPS_UNKNOWN = 100_000_000_000
-"""Assumed where neither the settings nor the kernel know: loopback and most virtual links."""
+BASE_RTT_NS_UNKNOWN = 200_000
+"""Taken for the idle round trip before the first one is measured."""
 _RECEIVE_BUFFER_SHARE = 4
 """The window takes at most this part of the peer's socket buffer: the kernel charges small packets
 with two to three times their size."""
@@ -110,8 +110,8 @@ class QueuePair:
             )
         self.state = after
 
-    def connect(self, peer: Peer, remote: QpAttributes, now_ns: int) -> None:
-        """Go to RTR: both halves are made from own settings and the peer's attributes.
+    def connect(self, peer: Peer, local: QpAttributes, remote: QpAttributes, now_ns: int) -> None:
+        """Go to RTR: both halves are made from what both sides told each other.
 
         Raises:
             ConfigError: not in INIT, or the attributes do not fit together.
@@ -120,11 +120,12 @@ class QueuePair:
             raise ConfigError("one side has the iCRC on and the other off; set both the same")
         self.move(QpInput.CONNECT)
         self.peer = peer
-        mtu = min(self.config.mtu, remote.mtu)
+        mtu = min(local.mtu, remote.mtu)
+        rates = [rate for rate in (local.link_bps, remote.link_bps) if rate]
         parameters = NsccParameters.derive(
             mtu=mtu,
-            link_bps=self.config.link_bps or LINK_BPS_UNKNOWN,
-            base_rtt_ns=self.config.base_rtt_ns,
+            link_bps=min(rates, default=0),
+            base_rtt_ns=self.config.base_rtt_ns or BASE_RTT_NS_UNKNOWN,
             trimming=self.config.trimming,
             quick_adapt=self.config.quick_adapt,
             ack_trigger_bytes=self.config.sack_bytes,
@@ -134,8 +135,7 @@ class QueuePair:
         )
         self.requestor = Requestor(
             config=self.config,
-            qpn=self.qpn,
-            first_psn=self.first_psn,
+            local=local,
             remote=remote,
             peer=peer,
             nscc=Nscc(parameters, now_ns),
@@ -169,7 +169,9 @@ class QueuePair:
         psn, retries, silent_ns = (
             self.requestor.progress(now_ns) if self.requestor is not None else (0, 0, 0)
         )
-        self._events.append(QpFailed(self.qpn, failure, psn, retries, silent_ns))
+        refused = self.requestor.last_fault if self.requestor is not None else None
+        fault = refused.value if refused is not None else ""
+        self._events.append(QpFailed(self.qpn, failure, psn, retries, silent_ns, fault))
 
     def next_deadline_ns(self) -> int:
         """Return when the queue pair has a timer due, or NEVER_NS."""

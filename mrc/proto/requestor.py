@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mrc.errors import ConfigError
-from mrc.proto.config import MESSAGE_BYTES_MAX, Config, QpAttributes
+from mrc.proto.config import MESSAGE_BYTES_MAX, PSNS_PER_MPR, Config, QpAttributes
 from mrc.proto.events import Event, QpFailure, WriteDone
 from mrc.proto.loss import LossDetector, Trigger
 from mrc.proto.memory import bytes_of
@@ -19,17 +19,19 @@ from mrc.proto.nscc import NOMINAL_OVERHEAD_BYTES, Nscc
 from mrc.proto.packetizer import Packetizer
 from mrc.proto.paths import NEVER_NS, Path
 from mrc.proto.peer import Peer
-from mrc.proto.retry import RetryTimer
+from mrc.proto.retry import PROBE_NS_MIN, RetryTimer
+from mrc.proto.runs import PathFault
 from mrc.proto.statistics import DropReason, Drops, RequestorStatistics
 from mrc.proto.window import LOST, Acked, SendWindow
 from mrc.proto.work import WorkQueue, WorkRequest
 from mrc.wire.control import Ack, Nack, NackReason, Probe, Sack, SackMark, Syndrome, timestamp
-from mrc.wire.psn import from_wire, to_wire
+from mrc.wire.psn import from_wire, to_wire, wire_difference
 from mrc.wire.runs import RunBuffer
 
 UDP_HEADER_BYTES = 8
 _NOMINAL_BYTES = UDP_HEADER_BYTES + NOMINAL_OVERHEAD_BYTES
 _RCVD_UNIT_BYTES = 256
+_RUNS_PER_WINDOW = 16
 _HOLD_NS = 1_000_000
 """Pause before a packet refused for want of resources is sent again (NACK_Retx_Time of UET)."""
 _VA_MODULUS = 1 << 64
@@ -47,6 +49,8 @@ class DataRun(NamedTuple):
     byte_count: int
     segment_bytes: int
     path: Path
+    psn: int
+    packets: int
     retransmission: bool
 
 
@@ -69,8 +73,7 @@ class Requestor:
         self,
         *,
         config: Config,
-        qpn: int,
-        first_psn: int,
+        local: QpAttributes,
         remote: QpAttributes,
         peer: Peer,
         nscc: Nscc,
@@ -81,9 +84,8 @@ class Requestor:
         """Make a requestor that may send at once.
 
         Args:
-            config: MTU, spray run, timeouts, whether congestion control is on.
-            qpn: own queue pair number.
-            first_psn: PSN of the first packet.
+            config: spray run, timeouts, whether congestion control is on.
+            local: own attributes: number, first PSN, MTU.
             remote: the peer's attributes: its number, window, MTU and limits.
             peer: the paths to it.
             nscc: how much may be in flight.
@@ -92,34 +94,36 @@ class Requestor:
             now_ns: the time.
         """
         self._config = config
-        self._qpn = qpn
+        self._qpn = local.qpn
         self._remote = remote
         self._peer = peer
         self._paths = peer.paths
         self._drops = drops
         self._events = events
         self._packetizer = Packetizer(
-            mtu=min(config.mtu, remote.mtu), remote_qpn=remote.qpn, icrc=config.icrc
+            mtu=min(local.mtu, remote.mtu), remote_qpn=remote.qpn, icrc=config.icrc
         )
         self._packet_bytes = self._packetizer.segment_bytes + _NOMINAL_BYTES
         self._works = WorkQueue()
-        self._posted_psn = first_psn
+        self._posted_psn = local.first_psn
         self._msn = 0
         self._rqmsn = 0
         self._rqmsn_done = 0
-        self._transport_acked = first_psn - 1
+        self._transport_acked = local.first_psn - 1
         self._lost: deque[int] = deque()
         self._hold_until_ns = 0
         self._forced = False
-        self._last_run = (first_psn, 0)
+        self._mpr_psns = remote.mpr_psns
         self._rcvd_units = 0
         self._uncredited_bytes = 0
         self._counters = _Counters()
-        self.window = SendWindow(first_psn, remote.mpr_psns)
+        self.window = SendWindow(local.first_psn, remote.mpr_psns)
         self.nscc = nscc
         self.loss = LossDetector(self.window, peer.paths)
-        self.retry = RetryTimer(config, now_ns)
+        self.retry = RetryTimer(config, peer.paths, now_ns)
         self.failure: QpFailure | None = None
+        self.last_fault: PathFault | None = None
+        """What the local kernel refused last, and why."""
 
     # Work requests.
 
@@ -176,14 +180,17 @@ class Requestor:
         work, psn, count = stretch
         avoid = int(self.window.ev[self.window.index(psn)]) if again else -1
         path = self._paths.choose(avoid)
+        if path is None:
+            return None
         if again:
             for _ in range(count):
                 self._lost.popleft()
         self._enter(work, psn, count, path, now_ns, again=bool(again))
-        drained = self.window.nxt == self._posted_psn and not self._lost
-        ack_request = drained or bool(again) or self._forced or self.nscc.wants_ack()
+        # Whoever cannot go on without a SACK asks for one.
+        ack_request = (
+            bool(again) or self._forced or self.nscc.wants_ack() or not self._new_packets()
+        )
         self._forced = False
-        self._last_run = (psn, count)
         source, destination = self._peer.flow(path)
         byte_count = self._packetizer.build(
             run,
@@ -197,7 +204,7 @@ class Requestor:
             destination=destination,
         )
         segment = self._packetizer.segment_bytes if count > 1 else byte_count
-        return DataRun(byte_count, segment, path, bool(again))
+        return DataRun(byte_count, segment, path, psn, count, bool(again))
 
     def _next_lost(self, now_ns: int) -> tuple[WorkRequest, int, int] | None:
         """Return the next stretch to retransmit, as far as the window allows."""
@@ -209,10 +216,12 @@ class Requestor:
         psn = lost[0]
         limit = min(self._packetizer.packets_max, len(lost), window.room_to_edge(psn))
         count = 1
+        ev = window.ev[window.index(psn)]
         while (
             count < limit
             and lost[count] == psn + count
             and window.state[window.index(psn + count)] == LOST
+            and window.ev[window.index(psn + count)] == ev
         ):
             count += 1
         allowed = self._allowed_packets()
@@ -222,41 +231,60 @@ class Requestor:
         return work, psn, self._packetizer.stretch(work, psn, min(count, allowed))
 
     def _next_new(self) -> tuple[WorkRequest, int, int] | None:
-        """Return the next stretch of new packets, as far as windows and the peer allow."""
+        """Return the next stretch of new packets, if any may be sent."""
+        count = self._new_packets()
+        if not count:
+            return None
+        psn = self.window.nxt
+        work = self._works.find(psn)
+        return work, psn, self._packetizer.stretch(work, psn, count)
+
+    def _new_packets(self) -> int:
+        """Return how many new packets may go out now, as far as windows and the peer allow."""
         window = self.window
         psn = window.nxt
         wanted = min(
             self._posted_psn - psn,
             self.spray_run,
-            window.una - 1 + self._remote.mpr_psns - psn + 1,
+            window.una + self._mpr_psns - psn,
             window.room_to_edge(psn),
         )
         if wanted < 1:
-            return None
+            return 0
         allowed = self._allowed_packets()
         if allowed < wanted:
             # A run costs the same whatever its length: wait for a whole one while more than half of
             # the window is still out to open it.
             if allowed < 1 or 2 * self.nscc.inflight_bytes > self.nscc.cwnd:
-                return None
+                return 0
             wanted = allowed
-        work = self._works.find(psn)
-        if work.imm is not None and work.rqmsn - self._rqmsn_done > self._remote.immediates_max:
-            return None
-        return work, psn, self._packetizer.stretch(work, psn, wanted)
+        immediates_max = self._rqmsn_done + self._remote.immediates_max
+        if self._rqmsn > immediates_max:
+            work = self._works.find(psn)
+            if work.imm is not None and work.rqmsn > immediates_max:
+                return 0
+        return wanted
 
     def _allowed_packets(self) -> int:
         if not self._config.congestion_control:
             return self._packetizer.packets_max
         room = int(self.nscc.room_bytes() // self._packet_bytes)
-        return max(room, 1) if self._forced else room
+        # The least window, one MTU, is less than a packet with its headers, and what is received
+        # is told in whole units.
+        empty = self.nscc.inflight_bytes < _RCVD_UNIT_BYTES
+        return max(room, 1) if self._forced or empty else room
 
     @property
     def spray_run(self) -> int:
-        """Consecutive packets on one EV: what keeps every active EV busy, at least 1."""
+        """Consecutive packets on one EV: what keeps every active EV busy, at least 1.
+
+        With very many EVs not every one needs a run in flight, and a run costs the same whatever
+        its length: the window is never cut into more than `_RUNS_PER_WINDOW`.
+        """
         if self._config.spray_run:
             return self._config.spray_run
-        share = self.nscc.cwnd / (self._paths.active_count * self._packet_bytes)
+        runs = min(self._paths.active_count, _RUNS_PER_WINDOW)
+        share = self.nscc.cwnd / (runs * self._packet_bytes)
         return max(1, min(self._packetizer.packets_max, int(share)))
 
     def _enter(
@@ -277,7 +305,7 @@ class Requestor:
         self.nscc.on_send(total)
         self._uncredited_bytes += total
         self._paths.on_sent(path, count, retransmission=again)
-        self.retry.on_sent(now_ns, self._paths)
+        self.retry.on_sent(now_ns)
         self._counters.packets += count
         if again:
             self._counters.retransmitted += count
@@ -298,48 +326,57 @@ class Requestor:
         if max(highest, trigger_psn) >= window.nxt:
             self._drops[DropReason.IMPOSSIBLE_ACK] += 1
             return
-        if cack < window.una - 1:
+        units = wire_difference(sack.rcvd_bytes, self._rcvd_units)
+        stale = cack < window.una - 1 or units < 0
+        if stale:
             self._drops[DropReason.STALE_ACK] += 1
+        elif sack.mpr:
+            self._mpr_psns = min(sack.mpr * PSNS_PER_MPR, self._remote.mpr_psns)
         self._counters.sacks += 1
-        trigger = self.loss.trigger(sack, trigger_psn, now_ns)
+        trigger = self.loss.trigger(sack, trigger_psn, now_ns, stale=stale)
         progress = self._absorb(window.ack_through(cack), now_ns)
         if progress:
             self.retry.on_window_moved(now_ns)
         if sack.sack_bitmap and highest >= window.una:
-            more = window.ack_bits(base, sack.sack_bitmap)
-            progress |= more is not None and self._absorb([more], now_ns)
+            progress |= self._absorb(window.ack_bits(base, sack.sack_bitmap), now_ns)
+        if not sack.pr and trigger_psn >= window.una:
+            # The packet that caused the SACK has arrived, whether the bitmap reaches it or not.
+            progress |= self._absorb(window.ack_bits(trigger_psn, 1), now_ns)
         if progress:
-            self.retry.on_progress(now_ns, self._paths)
-        self._credit(sack, trigger, now_ns)
+            self.retry.on_progress(now_ns)
+        self._credit(sack, units, trigger, now_ns)
         if trigger is not None:
             self._judge_path(sack, trigger, now_ns)
-            self.loss.note_missing(sack, cack, base, trigger)
+            for psn in self.loss.judge(sack, cack, base, trigger, now_ns):
+                self._lose(psn, now_ns)
+            if sack.ooo_count > window.held:
+                # One bitmap could not tell all that has arrived: should nothing follow, ask for
+                # the next, and without delay when nothing was sent since the last question.
+                at_once = sack.pr and trigger.order == window.order
+                self.retry.probe_by(now_ns if at_once else now_ns + PROBE_NS_MIN)
         self._complete()
-        self.detect_losses(now_ns)
 
     def _absorb(self, stretches: list[Acked], now_ns: int) -> bool:
         for acked in stretches:
             self.loss.on_acked(acked)
             self._paths.on_acked(acked.evs, now_ns)
             if self._lost:
-                for psn in acked.psns[acked.states == LOST].tolist():
+                for psn in acked.lost_psns():
                     self._undo_loss(psn, now_ns, resent=False)
         return bool(stretches)
 
-    def _credit(self, sack: Sack, trigger: Trigger | None, now_ns: int) -> None:
+    def _credit(self, sack: Sack, units: int, trigger: Trigger | None, now_ns: int) -> None:
         """Take newly received bytes off what is in flight and let the window react."""
-        units = ((sack.rcvd_bytes - self._rcvd_units + (1 << 23)) & 0xFFFFFF) - (1 << 23)
         size = 0
         if units > 0:
             self._rcvd_units = sack.rcvd_bytes
             size = min(units * _RCVD_UNIT_BYTES, self._uncredited_bytes)
             self._uncredited_bytes -= size
-        rtt_ns = trigger.rtt_ns if trigger is not None else None
         self.nscc.on_ack(
             size,
             now_ns,
             marked=sack.m == SackMark.SKIP_ONCE,
-            rtt_ns=rtt_ns if size else None,
+            rtt_ns=self._congestion_rtt_ns(sack, trigger) if size else None,
             penalty=sack.rcv_cwnd_pen,
             restore=sack.restore_cwnd,
         )
@@ -347,10 +384,25 @@ class Requestor:
             self.nscc.inflight_bytes = 0
             self._uncredited_bytes = 0
 
+    def _congestion_rtt_ns(self, sack: Sack, trigger: Trigger | None) -> int | None:
+        """Return the round trip to give to congestion control, or None.
+
+        Only whole data packets count: a probe is faster than what the base round trip is for. On
+        paths of unequal length the delay is that above the path's own minimum.
+        """
+        if trigger is None or trigger.rtt_ns is None or sack.pr:
+            return None
+        if self.window.bytes[self.window.index(trigger.psn)] != self._packet_bytes:
+            return None
+        path = self._paths.paths[trigger.ev]
+        if self._paths.on_whole_packet_rtt(path, trigger.rtt_ns) and not self._config.base_rtt_ns:
+            self.nscc.rebase(self._paths.base_rtt_ns)
+        return int(self.nscc.base_rtt_ns) + trigger.rtt_ns - path.rtt_min_ns
+
     def _judge_path(self, sack: Sack, trigger: Trigger, now_ns: int) -> None:
         path = self._paths.paths[trigger.ev]
         if trigger.rtt_ns is not None:
-            self._paths.on_rtt(path, trigger.rtt_ns)
+            self._paths.on_rtt(path, trigger.rtt_ns, now_ns)
         if sack.m == SackMark.SKIP_ONCE:
             self._paths.on_congested(trigger.ev, trimmed=False)
         elif sack.m == SackMark.ALWAYS_SKIP:
@@ -362,6 +414,9 @@ class Requestor:
         size = int(self.window.bytes[self.window.index(psn)])
         if self.loss.undo(psn, now_ns):
             self.nscc.on_spurious_loss(size, resent=resent)
+        elif not resent:
+            # Found lost by a timeout or NACK: its arrival is about to be credited all the same.
+            self.nscc.on_send(size)
 
     def on_nack(self, nack: Nack, now_ns: int) -> None:
         """Handle a reliability NACK: the packet was refused and is sent again, or all is over."""
@@ -402,7 +457,7 @@ class Requestor:
         if ack.syndrome >> 5 == 0:
             self._transport_acked = max(self._transport_acked, psn)
             if self._complete():
-                self.retry.on_progress(now_ns, self._paths)
+                self.retry.on_progress(now_ns)
             return
         self.failure = _NAK_FAILURES.get(ack.syndrome, self.failure)
 
@@ -415,11 +470,6 @@ class Requestor:
             self._events.append(WriteDone(self._qpn, work.work_id))
         return bool(done)
 
-    def detect_losses(self, now_ns: int) -> None:
-        """Declare what the loss rules say is lost and queue it for retransmission."""
-        for psn in self.loss.detect(now_ns):
-            self._lose(psn, now_ns)
-
     def _lose(self, psn: int, now_ns: int, *, blame: bool = True) -> bool:
         if not self.window.set_lost(psn):
             return False
@@ -430,13 +480,15 @@ class Requestor:
             self._paths.on_lost(int(self.window.ev[at]), now_ns)
         return True
 
-    def on_path_fault(self, path: Path, now_ns: int, reason: str) -> None:
-        """The kernel refused the run just built: nothing of it left this machine."""
-        psn, count = self._last_run
-        for i in range(count):
-            self._lose(psn + i, now_ns, blame=False)
+    def on_path_fault(self, psn: int, count: int, now_ns: int, fault: PathFault) -> None:
+        """The kernel refused these packets: they are sent again, and nobody is blamed."""
+        self.last_fault = fault
+        for each in range(psn, psn + count):
+            if self.window.set_lost(each):
+                self._lost.append(each)
+                size = int(self.window.bytes[self.window.index(each)])
+                self.nscc.on_nack(size, now_ns, trimmed=False)
         self._hold_until_ns = now_ns + _HOLD_NS
-        self._paths.withdraw(path, now_ns, reason)
 
     # Timers.
 
@@ -458,7 +510,9 @@ class Requestor:
         if self.failure is not None or not self._works:
             return None
         if self.loss.deadline_ns <= now_ns:
-            self.detect_losses(now_ns)
+            self.loss.deadline_ns = NEVER_NS
+            if self.window.any_missing:
+                self.retry.probe_by(now_ns)
         if self.retry.timeout_due(now_ns, self._una_sent_ns()):
             self._on_timeout(now_ns)
         elif self.retry.probe_due(now_ns):
@@ -470,16 +524,23 @@ class Requestor:
             self.failure = QpFailure.RETRY_EXCEEDED
             return
         self._forced = True
-        # Only when acknowledgements of later packets came back is the silence this EV's fault.
-        blame = self.retry.heard_since(self._una_sent_ns())
-        if not self._lose(self.window.una, now_ns, blame=blame) and not self._lost:
-            self.retry.probe_now(now_ns)
+        # Only while SACKs go on coming, and do not have the packet, is it the fault of its EV.
+        una, heard_ns = self.window.una, self.loss.judged_ns - self._una_sent_ns()
+        blame = self.window.is_missing(una) and 2 * heard_ns > self.retry.interval_ns()
+        self._lose(una, now_ns, blame=blame)
+        if self.window.state[self.window.index(una)] == LOST and una < self.window.nxt:
+            # First of all, whatever else waits: only this one lets the window move.
+            self._lost.appendleft(una)
+        elif not self._lost:
+            self.retry.probe_by(now_ns)
 
-    def _probe(self, now_ns: int) -> tuple[Path, Probe]:
+    def _probe(self, now_ns: int) -> tuple[Path, Probe] | None:
         at = self.window.index(self.window.una)
         path = self._paths.choose(int(self.window.ev[at]))
+        if path is None:
+            return None
         probe_id = self.loss.new_probe(path.index, now_ns)
-        self.retry.on_probe_sent(now_ns, self._paths)
+        self.retry.on_probe_sent(now_ns)
         return path, Probe(
             dqp=self._remote.qpn,
             probe_id=probe_id,

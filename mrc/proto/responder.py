@@ -27,6 +27,10 @@ from mrc.wire.writes import Write
 
 _SACK_PACKET_BYTES_MIN = 1024
 """What a small packet counts towards the SACK trigger (MRC 1.0 §7.5.2, UET ACK_Gen_Min_Pkt_Add)."""
+SACK_SPACING_NS = 100_000
+"""Least time between SACKs that volume alone causes; at 1 Gbit/s the byte trigger is as long."""
+_SACK_TRIGGERS_MAX = 8
+"""Byte triggers after which a SACK goes out whatever the time."""
 _PENALTY_HALF = 64
 _RCVD_UNIT_BYTES = 256
 _REPLIES_MAX = 256
@@ -39,6 +43,7 @@ class Arrival(NamedTuple):
     entropy: int
     marked: bool
     udp_payload_bytes: int
+    at_ns: int
 
 
 class DataHeader(NamedTuple):
@@ -120,6 +125,7 @@ class Responder:
         self._events = events
         self.window = ReceiveWindow(remote.first_psn, config.mpr_psns)
         self._trigger_bytes = 0
+        self._sacked_ns = 0
         self._rcvd_bytes = 0
         self._requests: deque[_SackRequest] = deque(maxlen=_REPLIES_MAX)
         self._nacks: deque[Nack] = deque(maxlen=_REPLIES_MAX)
@@ -217,7 +223,6 @@ class Responder:
             # The message ends with this packet, so it begins its length before.
             start = header.va + len(payload) - header.dma_length
             self._immediates[psn] = _Immediate(imm, header.r_key, start, header.dma_length)
-            self._immediates_held += 1
         self._accept(header, psn, 1, len(payload), arrival)
 
     def _accept(
@@ -236,10 +241,23 @@ class Responder:
             self._complete(advance)
         counters.ooo_max = max(counters.ooo_max, window.ooo_count)
         self._trigger_bytes += count * max(size // count, _SACK_PACKET_BYTES_MIN)
-        if opened_gap or filled or header.rtx or arrival.marked:
+        if opened_gap or header.rtx or arrival.marked:
             self._request_sack(psn + count - 1, header, arrival, plain=False)
-        elif header.ack_request or self._trigger_bytes > self._config.sack_bytes:
-            self._request_sack(psn + count - 1, header, arrival, plain=not window.ooo_count)
+        elif header.ack_request or filled or self._volume_due(arrival.at_ns):
+            self._request_sack(psn + count - 1, header, arrival, plain=True)
+
+    def _volume_due(self, now_ns: int) -> bool:
+        """Tell whether enough has come for a SACK unasked.
+
+        At high rates the trigger alone would answer every run; there, a SACK in a while is enough,
+        because a sender whose window fills asks for one.
+        """
+        if self._trigger_bytes <= self._config.sack_bytes:
+            return False
+        return (
+            now_ns - self._sacked_ns >= SACK_SPACING_NS
+            or self._trigger_bytes > _SACK_TRIGGERS_MAX * self._config.sack_bytes
+        )
 
     def _complete(self, advance: Advance) -> None:
         if advance.messages:
@@ -250,6 +268,7 @@ class Responder:
             return
         for psn in sorted(p for p in self._immediates if p <= advance.last):
             done = self._immediates.pop(psn)
+            self._immediates_held += 1
             self._counters.immediates += 1
             self._events.append(
                 ImmediateReceived(self._qpn, done.imm, done.r_key, done.va, done.length)
@@ -292,8 +311,9 @@ class Responder:
         plain: bool,
         probe_id: int | None = None,
     ) -> None:
-        """Owe a SACK. A plain one (in order, nothing to report) replaces one before."""
+        """Owe a SACK. A plain one, caused by volume alone, replaces a plain one before it."""
         self._trigger_bytes = 0
+        self._sacked_ns = arrival.at_ns
         if arrival.marked:
             self._counters.marked += 1
         if plain and self._requests and self._requests[-1].plain:

@@ -14,14 +14,16 @@ from mrc.proto.paths import NEVER_NS, PathSet
 
 PROBE_NS_MIN = 2_000_000
 """A busy process answers late by about a scheduling quantum; below it probes would be noise."""
+_FIRST_INTERVALS_MAX = 4
 RETRY_FOREVER = 25
 
 
 class RetryTimer:
     """Probe and retransmission timers of one requestor; all times in ns."""
 
-    def __init__(self, config: Config, now_ns: int) -> None:
-        self._interval_ns = config.timeout_ns
+    def __init__(self, config: Config, paths: PathSet, now_ns: int) -> None:
+        self._timeout_t_ns = config.timeout_ns
+        self._paths = paths
         self._linear = config.retry_linear
         self._exponential = config.retry_exponential
         self.count = 0
@@ -35,7 +37,15 @@ class RetryTimer:
 
     def interval_ns(self) -> int:
         """Return the interval of the present transmission."""
-        return self._interval_ns << max(0, self.count - self._linear)
+        if self.count == 0:
+            return self._first_ns()
+        return self._timeout_t_ns << max(0, self.count - self._linear)
+
+    def _first_ns(self) -> int:
+        """Return T, or what acknowledgements take if that is longer, within reason."""
+        paths = self._paths
+        needed = int(2 * paths.srtt_ns + 4 * paths.rttvar_ns)
+        return max(self._timeout_t_ns, min(needed, _FIRST_INTERVALS_MAX * self._timeout_t_ns))
 
     @property
     def _exhausted(self) -> bool:
@@ -48,15 +58,15 @@ class RetryTimer:
         self.count = 0
         self.progress_ns = self._heard_ns = self._step_ns = now_ns
 
-    def on_sent(self, now_ns: int, paths: PathSet) -> None:
+    def on_sent(self, now_ns: int) -> None:
         """Data left: silence is counted from here."""
-        self._probe_ns = now_ns + self._probe_interval_ns(paths)
+        self._probe_ns = now_ns + self._probe_interval_ns()
 
-    def on_progress(self, now_ns: int, paths: PathSet) -> None:
+    def on_progress(self, now_ns: int) -> None:
         """Something new was acknowledged."""
         self._heard_ns = now_ns
         self._probe_backoff = 0
-        self._probe_ns = now_ns + self._probe_interval_ns(paths)
+        self._probe_ns = now_ns + self._probe_interval_ns()
 
     def on_window_moved(self, now_ns: int) -> None:
         """The cumulative acknowledgement moved: the retry counter starts anew."""
@@ -77,21 +87,24 @@ class RetryTimer:
         self._step_ns = now_ns
         return self._exhausted
 
-    def on_probe_sent(self, now_ns: int, paths: PathSet) -> None:
+    def on_probe_sent(self, now_ns: int) -> None:
         """Wait twice as long for the next one."""
         self._probe_backoff = min(self._probe_backoff + 1, 10)
-        self._probe_ns = now_ns + (self._probe_interval_ns(paths) << self._probe_backoff)
+        self._probe_ns = now_ns + (self._probe_interval_ns() << self._probe_backoff)
 
-    def probe_now(self, now_ns: int) -> None:
-        """Probe at the next opportunity."""
-        self._probe_ns = now_ns
+    def probe_by(self, at_ns: int) -> None:
+        """Probe at that time at the latest."""
+        self._probe_ns = min(self._probe_ns, at_ns)
 
     # What is due.
 
-    def _probe_interval_ns(self, paths: PathSet) -> int:
+    def _probe_interval_ns(self) -> int:
+        """Return a good round trip, and early enough for the answer to come before a timeout."""
+        paths = self._paths
         if not paths.srtt_ns:
-            return self._interval_ns
-        return max(PROBE_NS_MIN, int(2 * paths.srtt_ns), int(paths.srtt_ns + 4 * paths.rttvar_ns))
+            return self._timeout_t_ns
+        patience = max(2 * paths.srtt_ns, paths.srtt_ns + 4 * paths.rttvar_ns)
+        return max(PROBE_NS_MIN, min(int(patience), self._first_ns() // 2))
 
     def _timeout_ns(self, una_sent_ns: int) -> int:
         return max(self._heard_ns, self._step_ns, una_sent_ns) + self.interval_ns()
@@ -107,7 +120,3 @@ class RetryTimer:
     def probe_due(self, now_ns: int) -> bool:
         """Tell whether a reliability probe shall be sent."""
         return now_ns >= self._probe_ns
-
-    def heard_since(self, sent_ns: int) -> bool:
-        """Tell whether something was newly acknowledged after that time."""
-        return self._heard_ns > sent_ns

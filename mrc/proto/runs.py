@@ -37,7 +37,7 @@ class RunToSend(NamedTuple):
     The memory belongs to the endpoint and is valid until the next call of `Endpoint.transmit`.
     """
 
-    memory: memoryview | bytes
+    memory: memoryview
     segment_bytes: int
     port: int
     """Index of the local port (plane) it leaves from."""
@@ -47,6 +47,11 @@ class RunToSend(NamedTuple):
     tos: int
     peer_id: int
     ev_index: int
+    qpn: int = 0
+    """Queue pair whose data packets these are; 0 for a control packet."""
+    psn: int = 0
+    """Of the first data packet, not cut to 24 bits."""
+    packets: int = 1
 
 
 class PathFault(Enum):

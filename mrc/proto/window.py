@@ -6,20 +6,17 @@ of the 24-bit PSN is invisible. PSNs here are plain growing integers (`mrc.wire.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Psns = NDArray[np.int64]
-
-FREE, SENT, MISSING, LOST = 0, 1, 2, 3
-"""States of a PSN at the requestor: not in flight; in flight; in flight, and a SACK caused by
-something sent later did not have it; found lost and waiting for its retransmission."""
+FREE, SENT, LOST = 0, 1, 2
+"""States of a PSN at the requestor: not in flight; in flight; found lost and waiting for its
+retransmission."""
 
 BITMAP_BITS = 64
-_BIT_INDEX = np.arange(BITMAP_BITS, dtype=np.int64)
-_NO_PSNS: Psns = np.empty(0, np.int64)
 
 
 def ring_size(window_psns: int) -> int:
@@ -27,33 +24,54 @@ def ring_size(window_psns: int) -> int:
     return 1 << (2 * window_psns - 1).bit_length()
 
 
-class Acked(NamedTuple):
-    """Packets newly known to have arrived, as columns."""
+def stretches(bits: int) -> Iterator[tuple[int, int]]:
+    """Yield (position of the first, count) for each stretch of consecutive ones."""
+    position = 0
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        position += skip
+        count = (bits ^ (bits + 1)).bit_length() - 1
+        yield position, count
+        bits >>= count
+        position += count
 
-    psns: Psns
+
+class Acked(NamedTuple):
+    """Consecutive packets newly known to have arrived, as columns."""
+
+    first_psn: int
     evs: NDArray[np.uint16]
     orders: NDArray[np.int64]
     states: NDArray[np.uint8]
+
+    def lost_psns(self) -> list[int]:
+        """Return those of them that were waiting for their retransmission."""
+        lost: list[int] = (np.flatnonzero(self.states == LOST) + self.first_psn).tolist()
+        return lost
 
 
 class SendWindow:
     """What is in flight: one entry per PSN, never more than the ring holds.
 
     `una` is the lowest PSN not yet acknowledged, `nxt` the next new one; PSNs in [una, nxt) are in
-    flight, lost, or acknowledged out of order (FREE).
+    flight, lost, or acknowledged out of order. Which of them are acknowledged, and which are
+    *missing* (a SACK caused by something sent later did not have them), are bit sets in two
+    integers, bit 0 for `una`: most SACKs repeat what is known, and an integer tells that at once.
     """
 
     def __init__(self, first_psn: int, window_psns: int) -> None:
         self.size = ring_size(window_psns)
         self._mask = self.size - 1
+        self._first = first_psn
         self.una = first_psn
         self.nxt = first_psn
         self.outstanding = 0
-        """PSNs in [una, nxt) that are not FREE."""
+        """PSNs in [una, nxt) that are not acknowledged."""
         self.order = 0
-        """Packets sent so far, retransmissions included: the place of the next in the sending
-        order.
-        """
+        """Packets sent so far, retransmissions included: the place of the next in the order."""
+        self._acked_bits = 0
+        self._missing_bits = 0
         self.state = np.zeros(self.size, np.uint8)
         self.ev = np.zeros(self.size, np.uint16)
         self.orders = np.zeros(self.size, np.int64)
@@ -72,7 +90,14 @@ class SendWindow:
 
     def remembers(self, psn: int) -> bool:
         """Tell whether the entry of a PSN that was sent has not been reused yet."""
-        return self.nxt - self.size <= psn < self.nxt
+        return max(self._first, self.nxt - self.size) <= psn < self.nxt
+
+    @property
+    def held(self) -> int:
+        """PSNs above `una` that are acknowledged: what the responder holds, as far as is known."""
+        return self.nxt - self.una - self.outstanding
+
+    # Sending.
 
     def send_new(self, count: int, ev: int, now_ns: int, size_bytes: int) -> None:
         """Enter the next `count` PSNs; they must not cross the ring's edge."""
@@ -97,93 +122,86 @@ class SendWindow:
         np.add(self._counting[:count], self.order, out=self.orders[at])
         self.order += count
 
+    # Acknowledgements.
+
     def ack_through(self, psn: int) -> list[Acked]:
-        """Acknowledge everything up to a PSN and move `una` behind it; at most two stretches."""
-        found = []
-        while self.una <= psn:
-            count = min(psn - self.una + 1, self.room_to_edge(self.una))
-            start = self.index(self.una)
-            at = slice(start, start + count)
-            states = self.state[at]
-            if states.all():
-                psns = self._counting[:count] + self.una
-                acked = Acked(psns, self.ev[at], self.orders[at], states.copy())
-            else:
-                held = np.flatnonzero(states)
-                acked = Acked(
-                    held + self.una, self.ev[at][held], self.orders[at][held], states[held]
-                )
-            self.outstanding -= len(acked.psns)
-            states[:] = FREE
-            self.una += count
-            if len(acked.psns):
-                found.append(acked)
+        """Acknowledge everything up to a PSN and move `una` behind it."""
+        span = psn - self.una + 1
+        if span <= 0:
+            return []
+        new = ~self._acked_bits & ((1 << span) - 1)
+        found = self._take(new)
+        self.una += span
+        self._acked_bits >>= span
+        self._missing_bits >>= span
         return found
 
-    def ack_bits(self, base: int, bitmap: int) -> Acked | None:
+    def ack_bits(self, base: int, bitmap: int) -> list[Acked]:
         """Acknowledge the PSNs of a SACK bitmap; bit 0 stands for `base`."""
-        psns = self._psns_of_bits(base, bitmap)
-        psns = psns[(psns >= self.una) & (psns < self.nxt)]
-        at = psns & self._mask
-        held = self.state[at] != FREE
-        if not held.any():
-            return None
-        psns, at = psns[held], at[held]
-        acked = Acked(psns, self.ev[at], self.orders[at], self.state[at])
-        self.state[at] = FREE
-        self.outstanding -= len(psns)
-        return acked
+        new = self._shifted(base, bitmap) & ~self._acked_bits
+        if not new:
+            return []
+        self._acked_bits |= new
+        self._missing_bits &= ~new
+        return self._take(new)
 
-    @staticmethod
-    def _psns_of_bits(base: int, bitmap: int) -> Psns:
-        bits = np.unpackbits(
-            np.frombuffer(bitmap.to_bytes(8, "little"), np.uint8), bitorder="little"
-        )
-        return np.flatnonzero(bits) + base
+    def _shifted(self, base: int, bits: int) -> int:
+        """Return bits that count from `base` as bits that count from `una`, none beyond `nxt`."""
+        shift = base - self.una
+        bits = bits << shift if shift >= 0 else bits >> -shift
+        return bits & ((1 << (self.nxt - self.una)) - 1)
 
-    def mark_missing(self, start: int, end: int, before_order: int) -> None:
-        """Note that PSNs in [start, end) had not arrived when something sent later had."""
-        start, end = max(start, self.una), min(end, self.nxt)
-        while start < end:
-            count = min(end - start, self.room_to_edge(start))
-            at = slice(self.index(start), self.index(start) + count)
-            states = self.state[at]
-            states[(states == SENT) & (self.orders[at] < before_order)] = MISSING
-            start += count
+    def _take(self, bits: int) -> list[Acked]:
+        """Free the entries of bits that count from `una`; return them, cut at the ring's edge."""
+        found = []
+        for start, total in stretches(bits):
+            psn, end = self.una + start, self.una + start + total
+            while psn < end:
+                count = min(end - psn, self.room_to_edge(psn))
+                at = slice(self.index(psn), self.index(psn) + count)
+                states = self.state[at]
+                found.append(Acked(psn, self.ev[at], self.orders[at], states.copy()))
+                states[:] = FREE
+                psn += count
+            self.outstanding -= total
+        return found
 
-    def missing(self) -> Psns:
-        """Return the PSNs in state MISSING, in order."""
-        return self._with_state(MISSING)
+    # Losses.
 
-    def lost(self) -> Psns:
-        """Return the PSNs in state LOST, in order."""
-        return self._with_state(LOST)
+    def mark_missing(self, start: int, end: int, before_order: int) -> list[int]:
+        """Note that PSNs in [start, end) had not arrived when something sent later had.
 
-    def _with_state(self, wanted: int) -> Psns:
-        found: list[Psns] = []
-        start = self.una
-        while start < self.nxt:
-            count = min(self.nxt - start, self.room_to_edge(start))
-            at = self.index(start)
-            hits = np.flatnonzero(self.state[at : at + count] == wanted)
-            if len(hits):
-                found.append(hits + start)
-            start += count
-        if not found:
-            return _NO_PSNS
-        return np.concatenate(found)
+        Returns:
+            The missing PSNs among them, also those that were missing already.
+        """
+        if end <= start:
+            return []
+        found: list[int] = []
+        asked = self._shifted(start, (1 << (end - start)) - 1)
+        for first, total in stretches(asked & ~self._acked_bits):
+            at = np.arange(self.una + first, self.una + first + total) & self._mask
+            sent = (self.state[at] == SENT) & (self.orders[at] < before_order)
+            for offset in np.flatnonzero(sent).tolist():
+                self._missing_bits |= 1 << (first + offset)
+                found.append(self.una + first + offset)
+        return found
 
-    def in_flight_on(self, ev: int) -> Psns:
-        """Return the PSNs in flight whose last transmission was on this EV."""
-        psns: Psns = np.concatenate([self._with_state(SENT), self._with_state(MISSING)])
-        return psns[self.ev[psns & self._mask] == ev]
+    @property
+    def any_missing(self) -> bool:
+        """Tell whether any PSN is missing."""
+        return self._missing_bits != 0
+
+    def is_missing(self, psn: int) -> bool:
+        """Tell whether a PSN in [una, nxt) is missing."""
+        return bool(self._missing_bits >> (psn - self.una) & 1)
 
     def set_lost(self, psn: int) -> bool:
         """Move a PSN that is in flight to LOST; False when it is not in flight."""
         at = self.index(psn)
-        if not self.una <= psn < self.nxt or self.state[at] not in (SENT, MISSING):
+        if not self.una <= psn < self.nxt or self.state[at] != SENT:
             return False
         self.state[at] = LOST
+        self._missing_bits &= ~(1 << (psn - self.una))
         return True
 
 
@@ -202,7 +220,7 @@ class Advance(NamedTuple):
 class ReceiveWindow:
     """What has arrived: `cack` is the highest PSN with nothing missing below it (MRC 1.0 §7.5.2).
 
-    PSNs in [cack + 1, cack + window) are accepted. Those held above `cack` are one byte each.
+    PSNs in (cack, cack + window] are accepted. Those held above `cack` are one byte each.
     """
 
     def __init__(self, first_psn: int, window_psns: int) -> None:
@@ -221,7 +239,7 @@ class ReceiveWindow:
 
     def is_new(self, psn: int, count: int) -> bool:
         """Tell whether `count` PSNs from `psn` are all inside the window and none has arrived."""
-        if psn <= self.cack or psn + count > self.cack + self.window_psns:
+        if psn <= self.cack or self.beyond(psn + count - 1):
             return False
         if not self.ooo_count or psn > self.max_psn:
             return True
@@ -232,7 +250,7 @@ class ReceiveWindow:
 
     def beyond(self, psn: int) -> bool:
         """Tell whether a PSN lies above the window."""
-        return psn >= self.cack + self.window_psns
+        return psn > self.cack + self.window_psns
 
     def add(self, psn: int, count: int, *, last_of_message: bool) -> Advance | None:
         """Enter new PSNs; return what became contiguous, if anything.
