@@ -10,6 +10,7 @@ the write itself goes on, or ends with the queue pair.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
@@ -80,6 +81,10 @@ class MemoryRegion:
         """Its key."""
         return self.remote.r_key
 
+    def seal(self, size: int) -> None:
+        """Refuse every further write to the first `size` bytes: what is checked stays as it is."""
+        self._region.sealed = max(self._region.sealed, size)
+
     def deregister(self) -> None:
         """Refuse every further write to it, and let go of the buffer. Twice is once."""
         self._engine.endpoint.deregister(self._region)
@@ -116,7 +121,12 @@ class JsonChannel:
             ConfigError: too long, or not JSON.
             TransportError: the queue pair failed.
         """
-        data = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+        if not isinstance(message, dict):
+            raise ConfigError(f"the channel carries JSON objects, not {type(message).__name__}")
+        try:
+            data = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"not to be said in JSON: {error}") from error
         await self._connection.ring.send(Kind.CONTROL, data)
 
     async def receive(self) -> dict[str, Any]:
@@ -145,6 +155,7 @@ class QueuePair:
         self._endpoint = endpoint
         self._owns_endpoint = owned
         self._regions: dict[int, MemoryRegion] = {}
+        self._closing: asyncio.Task[None] | None = None
         self.channel = JsonChannel(connection)
         endpoint.queue_pairs.add(self)
 
@@ -247,13 +258,24 @@ class QueuePair:
         return self._connection.statistics()
 
     async def close(self) -> None:
-        """Wait for what was posted, tell the peer, and free everything. Twice is once."""
-        await self._connection.close()
-        self._endpoint.queue_pairs.discard(self)
-        for region in list(self._regions.values()):
-            region.deregister()
-        if self._owns_endpoint:
-            await self._endpoint.close()
+        """Wait for what was posted, tell the peer, and free everything.
+
+        May be called again and while it runs: every caller waits for the same end, which comes even
+        if the waiting is cancelled.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await self._connection.close()
+        finally:
+            self._endpoint.queue_pairs.discard(self)
+            for region in list(self._regions.values()):
+                region.deregister()
+            if self._owns_endpoint:
+                self._endpoint.shut()
 
     def abort(self) -> None:
         """End at once: nothing more is sent, and everything that waits raises."""
@@ -304,6 +326,8 @@ class Listener:
         return self.address.url
 
     async def _open(self) -> None:
+        for plane in self._planes:
+            self._endpoint.engine.port_for(plane, 0)
         self._server = await serve(self._wanted, self._on_connection)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = Address(host, port)
@@ -313,7 +337,9 @@ class Listener:
         full = len(self._handshakes) + len(self._accepted) >= HANDSHAKES_MAX
         if task is None or full:
             self.refused_handshakes += 1
-            channel.abort()
+            with contextlib.suppress(MrcError):
+                await channel.send({"refused": "too many connections at once; try again"})
+            await channel.close()
             return
         self._handshakes.add(task)
         try:
@@ -336,17 +362,19 @@ class Listener:
 
     async def close(self) -> None:
         """Stop listening; accepted queue pairs live on unless the endpoint is ours alone."""
-        if self._server is not None:
-            self._server.close()
-            for task in list(self._handshakes):
-                task.cancel()
-            await asyncio.gather(*self._handshakes, return_exceptions=True)
-            self._server = None
-        while len(self._accepted):
-            (await self._accepted.get()).abort()
-        self._accepted.fail(QueuePairClosed("the listener was closed"))
-        if self._owns_endpoint:
-            await self._endpoint.close()
+        server, self._server = self._server, None
+        try:
+            if server is not None:
+                server.close()
+                for task in list(self._handshakes):
+                    task.cancel()
+                await asyncio.gather(*self._handshakes, return_exceptions=True)
+            while len(self._accepted):
+                (await self._accepted.get()).abort()
+        finally:
+            self._accepted.fail(QueuePairClosed("the listener was closed"))
+            if self._owns_endpoint:
+                self._endpoint.shut()
 
     async def __aenter__(self) -> Self:
         await self._endpoint.open()
@@ -389,7 +417,7 @@ class Connecting:
             )
         except BaseException:
             if self._owned:
-                await self._endpoint.close()
+                self._endpoint.shut()
             raise
         return QueuePair(connection, self._endpoint, owned=self._owned)
 
@@ -449,8 +477,8 @@ class Endpoint:
         return self._engine
 
     async def open(self) -> None:
-        """Start the pump in the running event loop; once is enough."""
-        if self._engine is None:
+        """Start the pump in the running event loop; once is enough, and again after a close."""
+        if self._engine is None or self._engine.closed:
             self._engine = Engine(
                 self.config,
                 sockets=self._sockets,
@@ -474,10 +502,14 @@ class Endpoint:
 
     async def close(self) -> None:
         """Abort the queue pairs that are still open and close all sockets. Twice is once."""
+        self.shut()
+
+    def shut(self) -> None:
+        """Do what `close` does, without waiting for anything."""
         for qp in list(self.queue_pairs):
             qp.abort()
         if self._engine is not None:
-            await self._engine.close()
+            self._engine.close()
 
     async def __aenter__(self) -> Self:
         await self.open()

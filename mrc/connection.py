@@ -47,6 +47,8 @@ from mrc.units import format_ns
 BYE_TIMEOUT_S = 2.0
 """How long `close` waits for the peer to close as well."""
 PATH_EVENTS_MAX = 1024
+UNCHOSEN_PORTS_MAX = 16
+"""Own addresses that peers may make us open EVs on, where none were chosen."""
 _PATHS_SHOWN_MAX = 16
 
 
@@ -64,7 +66,6 @@ class Connection:
         self._closing = False
         self._peer_closed = asyncio.Event()
         self._local: QpAttributes | None = None
-        self._closed: asyncio.Task[None] | None = None
         self.peer_address = channel.peer
         self.failure: MrcError | None = None
         self.immediates: Mailbox[ImmediateReceived] = Mailbox()
@@ -309,15 +310,7 @@ class Connection:
             await self._drained.wait()
 
     async def close(self) -> None:
-        """Wait for what was posted, say goodbye, free the queue pair.
-
-        May be called again and while it runs: every caller waits for the same end.
-        """
-        if self._closed is None:
-            self._closed = self._loop.create_task(self._close())
-        await asyncio.shield(self._closed)
-
-    async def _close(self) -> None:
+        """Wait for what was posted, say goodbye, free the queue pair."""
         self._closing = True
         try:
             if self.failure is None:
@@ -380,7 +373,7 @@ async def open_connection(
     """
     connection = Connection(engine, channel)
     try:
-        ports = _ports(engine, planes or (channel.local_host,))
+        ports = _ports(engine, channel, planes)
         await channel.send(connection.hello(ports))
         answer = await channel.expect_untrusted(timeout_s)
         if "refused" in answer:
@@ -414,7 +407,7 @@ async def accept_untrusted(
     connection = Connection(engine, channel)
     try:
         try:
-            ports = _ports(engine, planes or (channel.local_host,))
+            ports = _ports(engine, channel, planes)
             answer = connection.hello(ports)
             connection.establish_untrusted(hello, ports)
         except MrcError as error:
@@ -431,5 +424,15 @@ async def accept_untrusted(
     return connection
 
 
-def _ports(engine: Engine, planes: tuple[str, ...]) -> list[LocalPort]:
-    return [engine.port_for(host, 0) for host in planes]
+def _ports(engine: Engine, channel: Channel, planes: tuple[str, ...]) -> list[LocalPort]:
+    """Return the ports of our planes: those chosen, else the one the channel came to.
+
+    Raises:
+        ConfigError: the peer chose one address too many; each costs as many sockets as EVs.
+    """
+    if planes:
+        return [engine.port_for(host, 0) for host in planes]
+    known = {port.host for port in engine.endpoint.ports}
+    if channel.local_host not in known and len(known) >= UNCHOSEN_PORTS_MAX:
+        raise ConfigError(f"connections to {len(known)} addresses of this host already")
+    return [engine.port_for(channel.local_host, 0)]

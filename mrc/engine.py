@@ -318,7 +318,12 @@ class Engine:
         self.endpoint.advance(monotonic_ns())
         self._pump()
 
-    async def close(self) -> None:
+    @property
+    def closed(self) -> bool:
+        """Whether its sockets are gone."""
+        return self._closed
+
+    def close(self) -> None:
         """Send what is owed, close all sockets. Twice is once."""
         if self._closed:
             return

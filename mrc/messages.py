@@ -100,6 +100,7 @@ class MessageRing:
         self._written_bytes = 0
         """Ring bytes used by us so far, those skipped at its end included."""
         self._credited_bytes = 0
+        self._received_bytes = 0
         self._taken_bytes = 0
         self._told_bytes = 0
         self._expected_offset = 0
@@ -181,9 +182,12 @@ class MessageRing:
         if offset != self._expected_offset and (offset or not self._expected_offset):
             raise PeerProtocolError(f"message at ring offset {offset}, not {self._expected_offset}")
         skipped = skipped if self._expected_offset else 0
-        data = self._ring[offset : offset + length] if imm != Kind.EMPTY else b""
         room = max(length, MESSAGE_BYTES_MIN)
+        self._received_bytes += skipped + room
+        if length > MESSAGE_BYTES_MAX or self._received_bytes - self._told_bytes > RING_BYTES:
+            raise PeerProtocolError(f"message of {length} bytes beyond the credit given")
         self._expected_offset = (offset + room) % RING_BYTES
+        data = self._ring[offset : offset + length] if imm != Kind.EMPTY else b""
         mailbox = self.control if imm == Kind.CONTROL else self.data
         mailbox.put((data, skipped + room))
         return True

@@ -22,7 +22,7 @@ LINE_BYTES_MAX = 64 * 1024
 """Longest line of the handshake; more is no MRC peer."""
 BACKLOG = 128
 PROTOCOL = "mrc-rendezvous/1"
-_HOST_PORT = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]]*))(?::(?P<port>\d+))?")
+_HOST_PORT = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]]*))(?::(?P<port>\d{1,6}))?")
 
 Message = dict[str, Any]
 
@@ -51,7 +51,10 @@ def parse_address(text: str, *, default_host: str = "") -> Address:
     """
     rest = text
     if "://" in text:
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+        except ValueError as error:
+            raise ConfigError(f"{text!r} is not a URL: {error}") from error
         if parts.scheme != "mrc" or parts.path not in ("", "/") or parts.query:
             raise ConfigError(f"{text!r} is not a URL of the form mrc://host:port/")
         rest = parts.netloc
@@ -64,7 +67,7 @@ def parse_address(text: str, *, default_host: str = "") -> Address:
     if port > 65535:
         raise ConfigError(f"port {port} in {text!r}; must be 0 to 65535")
     host = match["ipv6"] or match["host"] or default_host
-    if not host:
+    if not host or not host.isprintable():
         raise ConfigError(f"{text!r} names no host")
     return Address(host, port)
 
@@ -129,7 +132,8 @@ class Channel:
         """Return the next object of a handshake.
 
         Raises:
-            PeerProtocolError: it is no object, or none came before the connection or time ended.
+            PeerProtocolError: it is no object, or none came in time.
+            PeerUnreachable: the peer closed the connection.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -141,7 +145,7 @@ class Channel:
                 peer=str(self.peer),
             ) from error
         if message is None:
-            raise PeerProtocolError(
+            raise PeerUnreachable(
                 f"{self.peer} closed the connection during the handshake", peer=str(self.peer)
             )
         return message
@@ -217,8 +221,14 @@ async def serve(address: Address, accepted: Any) -> asyncio.Server:
     """
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        _set_options(writer)
-        await accepted(Channel(reader, writer))
+        try:
+            _set_options(writer)
+            channel = Channel(reader, writer)
+        except (OSError, TypeError):
+            # Gone before it was looked at: it has no name any more.
+            writer.transport.abort()
+            return
+        await accepted(channel)
 
     try:
         return await asyncio.start_server(
