@@ -270,6 +270,9 @@ class Connection:
         self._peer_closed.set()
         self.ring.fail(error)
         self.immediates.fail(error)
+        if not isinstance(error, PeerLost | QueuePairClosed):
+            # The peer learns at once, and not from silence, that this end is over.
+            self._channel.abort()
         for mailbox in self._watchers:
             mailbox.fail(error)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from mrc.errors import ConfigError, PeerProtocolError
 from mrc.proto.config import QpAttributes
+from mrc.wire.icrc import packed_address
 
 _PLAIN = {field.name: field.type for field in fields(QpAttributes) if field.name != "planes"}
 _HOST_CHARACTERS_MAX = 64
@@ -43,8 +44,15 @@ def _planes_untrusted(value: object) -> tuple[tuple[str, int], ...]:
     planes = []
     for item in value:
         match item:
-            case [str(host), int(port)] if len(host) <= _HOST_CHARACTERS_MAX:
+            case [str(host), int(port)] if _is_address(host) and port is not True:
                 planes.append((host, port))
             case _:
                 raise PeerProtocolError(f"queue pair attributes: plane {item!r:.60}")
     return tuple(planes)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return len(host) <= _HOST_CHARACTERS_MAX and bool(packed_address(host))
+    except ValueError:
+        return False

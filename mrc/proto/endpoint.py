@@ -203,6 +203,9 @@ class Endpoint:
         """Forget a queue pair; its packets are dropped from now on. Its peer goes with the last."""
         if self.qps.pop(qp.qpn, None) is None:
             return
+        if qp.qpn in self._ready_qpns:
+            self._ready_qpns.discard(qp.qpn)
+            self._ready.remove(qp)
         if qp.peer is not None:
             qp.peer.qpns.discard(qp.qpn)
             if not qp.peer.qpns:
@@ -267,10 +270,10 @@ class Endpoint:
                 self._queue_replies(qp, now_ns)
                 continue
             run = self._data_run(qp, now_ns)
-            self._arm(qp)
             if run is not None:
                 self._ready.rotate(-1)
                 return run
+            self._arm(qp)
             self._ready.popleft()
             self._ready_qpns.discard(qp.qpn)
 

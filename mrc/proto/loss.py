@@ -126,7 +126,7 @@ class LossDetector:
         at = psns & (window.size - 1)
         evs = window.ev[at]
         by_order = self._paths.fifo[evs] & (window.orders[at] < self._acked_order[evs])
-        late_at = window.sent_ns[at] + self._paths.late_ns(evs)
+        late_at = window.sent_ns[at] + self._paths.late_ns(evs, trigger.ev, trigger.rtt_ns)
         lost = by_order | (late_at <= now_ns)
         ask_ns = int(late_at[~lost].min(initial=NEVER_NS)) + int(self._paths.srtt_ns)
         self.deadline_ns = min(self.deadline_ns, ask_ns)
@@ -140,6 +140,11 @@ class LossDetector:
         if len(self._causes) >= _CAUSES_MAX:
             del self._causes[next(iter(self._causes))]
         self._causes[psn] = cause
+
+    def arrived_behind(self, psn: int) -> bool:
+        """Tell whether a packet found lost was overtaken on its own EV."""
+        cause = self._causes.get(psn)
+        return cause is not None and cause.by_order
 
     def was_called_lost(self, psn: int) -> bool:
         """Tell whether this packet was found lost by these rules, and not yet taken back."""

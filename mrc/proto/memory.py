@@ -28,6 +28,8 @@ class Region:
     length: int
     r_key: int
     data: NDArray[np.uint8]
+    sealed: int = 0
+    """Bytes from its beginning that may not be written any more."""
 
     def release(self) -> None:
         """Let go of the buffer, so that a memory map can be closed."""
@@ -79,9 +81,14 @@ class MemoryTable:
         if region is None:
             return None
         offset = va - region.va
-        if offset < 0 or offset + length > region.length:
+        if offset < region.sealed or offset + length > region.length:
             return None
         return region.data[offset : offset + length]
+
+    def holds(self, r_key: int, va: int, length: int) -> bool:
+        """Tell whether [va, va + length) lies inside one region."""
+        region = self._regions.get(r_key)
+        return region is not None and (region.va <= va and va + length <= region.va + region.length)
 
     def region(self, r_key: int) -> Region | None:
         """Return the region with this key."""
@@ -94,7 +101,10 @@ def bytes_of(buffer: Any) -> NDArray[np.uint8]:
     Raises:
         ConfigError: empty, or not contiguous.
     """
-    view = memoryview(buffer)
+    try:
+        view = memoryview(buffer)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"not a buffer of bytes: {error}") from error
     if view.nbytes == 0:
         raise ConfigError("the buffer is empty; MRC moves 1 byte to 2^32 - 1 bytes")
     if not view.c_contiguous:

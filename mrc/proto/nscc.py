@@ -17,6 +17,12 @@ NOMINAL_OVERHEAD_BYTES = 40
 _WINDOW_BDPS = 1.5
 _FIRST_WINDOW_PACKETS = 32
 """First window where the link's rate is not known; MaxWnd, as UET has it, where it is."""
+_MEASURED_PACKETS_MIN = 4
+"""A window of less stands still while a host waits for its turn, whatever the network holds."""
+_HOST_DELAY_NS = 1_000_000
+"""Delay that a host's own scheduling adds now and then; less is no sign of a queue."""
+_HOST_STALL_NS = 20_000_000
+"""Delay that a busy host can add; less is no sign of a network in trouble."""
 _PENALTY_SHIFT = 7
 _NO_DELAY_DIVISOR = 12
 _NO_DELAY_NS_MIN = 1_000
@@ -50,6 +56,8 @@ class NsccParameters:
     ack_trigger_bytes: int
     window_bytes_max: float
     """What the receiver's buffer can hold, whatever the network would."""
+    measured: bool
+    """The base round trip was measured by this host, not given."""
 
     @classmethod
     def derive(
@@ -62,6 +70,7 @@ class NsccParameters:
         quick_adapt: bool = True,
         ack_trigger_bytes: int = 16384,
         window_bytes_max: float = float("inf"),
+        measured: bool = False,
     ) -> NsccParameters:
         """Work out the parameters from link rate and idle round trip.
 
@@ -77,9 +86,15 @@ class NsccParameters:
             quick_adapt: off only for experiments.
             ack_trigger_bytes: below this window every packet asks for a SACK.
             window_bytes_max: upper bound from the receiver's buffer.
+            measured: the base round trip comes from samples of this host. Then the delay of its
+                processes, milliseconds when they wait for their turn, is not taken for queues.
         """
         link = link_bps / 8 / 1e9
         target = base_rtt_ns * (0.75 if trimming else 1.0)
+        threshold = float("inf") if trimming else 4 * target
+        if measured:
+            target = max(target, _HOST_DELAY_NS)
+            threshold = max(threshold, _HOST_STALL_NS)
         a = link * base_rtt_ns / BDP_REF_BYTES if link else 1.0
         b = target / RTT_REF_NS if link else 1.0
         return cls(
@@ -96,11 +111,12 @@ class NsccParameters:
             max_md_jump=0.5,
             quick_adapt=quick_adapt,
             qa_gate=3,
-            qa_threshold_ns=float("inf") if trimming else 4 * target,
+            qa_threshold_ns=threshold,
             adjust_bytes=8 * mtu,
             adjust_period_ns=base_rtt_ns,
             ack_trigger_bytes=ack_trigger_bytes,
             window_bytes_max=window_bytes_max,
+            measured=measured,
         )
 
     def rebased(self, base_rtt_ns: int) -> NsccParameters:
@@ -113,6 +129,7 @@ class NsccParameters:
             quick_adapt=self.quick_adapt,
             ack_trigger_bytes=self.ack_trigger_bytes,
             window_bytes_max=self.window_bytes_max,
+            measured=self.measured,
         )
 
 
@@ -145,7 +162,8 @@ class Nscc:
     def _max_window(self) -> float:
         bdp = self.p.link_bytes_per_ns * self.base_rtt_ns
         window = _WINDOW_BDPS * bdp if bdp else self.p.window_bytes_max
-        return max(self.p.mtu, min(window, self.p.window_bytes_max))
+        least = _MEASURED_PACKETS_MIN if self.p.measured else 1
+        return max(least * self.p.mtu, min(window, self.p.window_bytes_max))
 
     # Sending.
 

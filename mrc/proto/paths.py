@@ -42,6 +42,9 @@ NEVER_HEARD_NS = -(1 << 62)
 RELAPSE_NS = 2_000 * _MS
 RELAPSES_MAX = 5
 WORSE_FACTOR = 4
+"""An EV that loses so many times what all lose together is a bad one, not an unlucky one."""
+RECENT_PACKETS_MAX = 1 << 16
+"""Packets after which the loss rates of the past count for half."""
 
 
 class EvInput(Enum):
@@ -89,12 +92,12 @@ class Path:
     active: bool = True
     busy: bool = False
     """The kernel's buffer for it is full: not to be chosen until it has drained."""
-    rtt_min_ns: int = NEVER_NS
-    """Shortest round trip of a whole packet that was sent once."""
     srtt_ns: float = 0.0
     rttvar_ns: float = 0.0
     sent_packets: int = 0
     lost_packets: int = 0
+    recent_sent: int = 0
+    recent_lost: int = 0
     trimmed_packets: int = 0
     marked_packets: int = 0
     spurious_packets: int = 0
@@ -147,8 +150,8 @@ class PathSet:
         self.heard_ns = [NEVER_HEARD_NS] * self.planes
         """Per plane: when something from the peer last came in on it."""
         self._usable = len(self.paths)
-        self._sent_packets = 0
-        self._lost_packets = 0
+        self._recent_sent = 0
+        self._recent_lost = 0
         self._bad: list[Path] = []
         self._rotation = Rotation([p for p in self.paths if p.active], Shuffler(rng))
         self._reverse: list[Path] = []
@@ -157,8 +160,10 @@ class PathSet:
         self.srtt_ns = 0.0
         self.rttvar_ns = 0.0
         self.rtt_min_ns = NEVER_NS
+        self.plane_rtt_min_ns = [NEVER_NS] * self.planes
+        """Per plane: smallest round trip of a whole packet."""
         self.base_rtt_ns = 0
-        """Largest of the EVs' smallest round trips of a whole packet; 0 before the first."""
+        """Largest of them; 0 before the first."""
         self.slow_rtt_ns = 0
         """Largest round trip of late, over all EVs."""
         self._slow_stretch = (0, 0, 0)
@@ -172,6 +177,7 @@ class PathSet:
         self._plane_of = np.array([path.plane for path in self.paths])
         self._srtts_ns = np.full(len(self.paths), FIRST_RTT_NS)
         self._planes_heard: set[int] = set()
+        self._rtt_mins_ns = np.full(self.planes, FIRST_RTT_NS)
         self.confirmed_ns = np.full(len(self.paths), -1, np.int64)
         """Per EV: when something sent on it was last known to have arrived; -1 for never."""
         self._choose_reverse_set()
@@ -246,7 +252,10 @@ class PathSet:
     def on_sent(self, path: Path, packets: int, *, retransmission: bool) -> None:
         """Count packets put on an EV."""
         path.sent_packets += packets
-        self._sent_packets += packets
+        path.recent_sent += packets
+        self._recent_sent += packets
+        if self._recent_sent > RECENT_PACKETS_MAX:
+            self._forget_half()
         if retransmission:
             path.retransmitted_packets += packets
 
@@ -259,13 +268,14 @@ class PathSet:
         """Feed a round trip of a whole packet; tell whether the longest path's minimum changed.
 
         The base round trip of congestion control is that of one MTU packet over the longest path on
-        the idle network: the largest of the smallest round trips seen on each EV in use.
+        the idle network: the largest of the smallest round trips seen on each plane. Not on each
+        EV: one that is new would take the queues it meets for its length, and let them grow.
         """
-        if rtt_ns >= path.rtt_min_ns:
+        if rtt_ns >= self.plane_rtt_min_ns[path.plane]:
             return False
-        path.rtt_min_ns = rtt_ns
-        known = [p.rtt_min_ns for p in self._rotation if p.rtt_min_ns != NEVER_NS]
-        before, self.base_rtt_ns = self.base_rtt_ns, max(known, default=rtt_ns)
+        self.plane_rtt_min_ns[path.plane] = rtt_ns
+        known = [minimum for minimum in self.plane_rtt_min_ns if minimum != NEVER_NS]
+        before, self.base_rtt_ns = self.base_rtt_ns, max(known)
         return self.base_rtt_ns != before
 
     def on_rtt(self, path: Path, rtt_ns: int, now_ns: int) -> None:
@@ -277,6 +287,7 @@ class PathSet:
             self._planes_heard.add(path.plane)
             self._srtts_ns[self._plane_of == path.plane] = rtt_ns
         self._srtts_ns[path.index] = int(path.srtt_ns)
+        self._rtt_mins_ns[path.plane] = min(self._rtt_mins_ns[path.plane], rtt_ns)
         begin_ns, slowest_ns, before_ns = self._slow_stretch
         if now_ns - begin_ns > SLOW_ROUND_TRIPS * max(self.slow_rtt_ns, REORDER_NS_MIN):
             begin_ns, slowest_ns, before_ns = now_ns, 0, slowest_ns
@@ -287,22 +298,44 @@ class PathSet:
             self.reorder_scale //= 2
             self._spurious_ns = now_ns
 
-    def late_ns(self, evs: NDArray[np.uint16]) -> NDArray[np.int64]:
+    def late_ns(
+        self, evs: NDArray[np.uint16], trigger_ev: int, rtt_ns: int | None
+    ) -> NDArray[np.int64]:
         """Return how long after it was sent on an EV a missing packet counts as lost.
 
         It is measured against the slowest of all EVs: while queues build up, the round trip of one
-        alone is too old to tell a packet that waits from one that is lost.
-        """
-        window_ns = max(self.slow_rtt_ns // 4, REORDER_NS_MIN) * self.reorder_scale
-        late: NDArray[np.int64] = np.maximum(self._srtts_ns[evs], self.slow_rtt_ns) + window_ns
-        return late
+        alone is too old to tell a packet that waits from one that is lost. And it is measured
+        against what the SACK itself needed, which may have come back a long way.
 
-    def on_lost(self, index: int, now_ns: int, reason: str = "loss") -> None:
-        """Blame an EV for a packet lost without a trim."""
+        Args:
+            evs: the EVs of the missing packets.
+            trigger_ev: EV of the packet that caused the SACK in which they are missing.
+            rtt_ns: its round trip, if known.
+        """
+        due: NDArray[np.int64] = np.maximum(self._srtts_ns[evs], self.slow_rtt_ns)
+        if rtt_ns is not None:
+            planes = self._plane_of[evs]
+            longer = self._rtt_mins_ns[planes] - self._rtt_mins_ns[self._plane_of[trigger_ev]]
+            due = np.maximum(due, rtt_ns + np.maximum(longer, 0))
+        margin_ns = max(self.slow_rtt_ns // 4, int(2 * self.rttvar_ns), REORDER_NS_MIN)
+        return due + margin_ns * self.reorder_scale
+
+    def on_lost(self, index: int, now_ns: int, *, alive: bool = False) -> None:
+        """Blame an EV for a packet lost without a trim.
+
+        Args:
+            index: the EV.
+            now_ns: the time.
+            alive: a packet sent on it later has arrived. Then it is no dead path, and withdrawing
+                it helps only if it loses more than the others: losses that fall on all EVs alike
+                go on whichever is used.
+        """
         path = self.paths[index]
         path.lost_packets += 1
-        self._lost_packets += 1
-        self.withdraw(path, now_ns, reason)
+        path.recent_lost += 1
+        self._recent_lost += 1
+        if not alive or self._is_worse(path):
+            self.withdraw(path, now_ns, "loss")
 
     def on_congested(self, index: int, *, trimmed: bool) -> None:
         """Pass an EV over once: a mark or a trim is congestion, not failure."""
@@ -356,9 +389,17 @@ class PathSet:
         Where losses fall on all EVs alike, harder conditions for coming back would only keep good
         EVs out.
         """
-        return path.lost_packets * self._sent_packets > (
-            WORSE_FACTOR * self._lost_packets * path.sent_packets
+        return path.recent_lost * self._recent_sent > (
+            WORSE_FACTOR * self._recent_lost * path.recent_sent
         )
+
+    def _forget_half(self) -> None:
+        """Let old losses and old packets count for half."""
+        for path in self.paths:
+            path.recent_sent //= 2
+            path.recent_lost //= 2
+        self._recent_sent = sum(path.recent_sent for path in self.paths)
+        self._recent_lost = sum(path.recent_lost for path in self.paths)
 
     def _leave(self, path: Path) -> None:
         """Take an EV out of the rotation; a usable backup of its plane takes its place."""

@@ -126,6 +126,7 @@ class QueuePair:
             mtu=mtu,
             link_bps=min(rates, default=0),
             base_rtt_ns=self.config.base_rtt_ns or BASE_RTT_NS_UNKNOWN,
+            measured=not self.config.base_rtt_ns,
             trimming=self.config.trimming,
             quick_adapt=self.config.quick_adapt,
             ack_trigger_bytes=self.config.sack_bytes,

@@ -6,6 +6,7 @@ much may be in flight in `nscc`, over which EV in `paths`, how bytes are laid ou
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -147,10 +148,9 @@ class Requestor:
             raise ConfigError(
                 f"write of {len(array)} bytes; one message holds at most {MESSAGE_BYTES_MAX}"
             )
-        if not 0 <= va <= _VA_MODULUS - len(array):
-            raise ConfigError(f"write of {len(array)} bytes at {va:#x} leaves the address space")
-        if imm is not None and not 0 <= imm <= 0xFFFFFFFF:
-            raise ConfigError(f"imm = {imm}; immediate data is 32 bits, 0 to {0xFFFFFFFF}")
+        va = _integer("va", va, _VA_MODULUS - len(array))
+        r_key = _integer("r_key", r_key, 0xFFFFFFFF)
+        imm = None if imm is None else _integer("imm", imm, 0xFFFFFFFF)
         packets = -(-len(array) // self._packetizer.mtu)
         self._msn += 1
         self._rqmsn += imm is not None
@@ -388,7 +388,7 @@ class Requestor:
         """Return the round trip to give to congestion control, or None.
 
         Only whole data packets count: a probe is faster than what the base round trip is for. On
-        paths of unequal length the delay is that above the path's own minimum.
+        planes of unequal length the delay is that above the plane's own minimum.
         """
         if trigger is None or trigger.rtt_ns is None or sack.pr:
             return None
@@ -397,7 +397,8 @@ class Requestor:
         path = self._paths.paths[trigger.ev]
         if self._paths.on_whole_packet_rtt(path, trigger.rtt_ns) and not self._config.base_rtt_ns:
             self.nscc.rebase(self._paths.base_rtt_ns)
-        return int(self.nscc.base_rtt_ns) + trigger.rtt_ns - path.rtt_min_ns
+        minimum_ns = self._paths.plane_rtt_min_ns[path.plane]
+        return int(self.nscc.base_rtt_ns) + trigger.rtt_ns - minimum_ns
 
     def _judge_path(self, sack: Sack, trigger: Trigger, now_ns: int) -> None:
         path = self._paths.paths[trigger.ev]
@@ -477,7 +478,8 @@ class Requestor:
         self._lost.append(psn)
         self.nscc.on_inferred_loss(int(self.window.bytes[at]))
         if blame:
-            self._paths.on_lost(int(self.window.ev[at]), now_ns)
+            alive = self.loss.arrived_behind(psn)
+            self._paths.on_lost(int(self.window.ev[at]), now_ns, alive=alive)
         return True
 
     def on_path_fault(self, psn: int, count: int, now_ns: int, fault: PathFault) -> None:
@@ -574,3 +576,14 @@ class Requestor:
             srtt_ns=int(self._paths.srtt_ns),
             rtt_min_ns=self._paths.rtt_min_ns if self._paths.rtt_min_ns != NEVER_NS else 0,
         )
+
+
+def _integer(name: str, value: Any, highest: int) -> int:
+    """Return an integer of any kind, refusing what would only fail later, inside a header."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= highest:
+        raise ConfigError(f"{name} = {value!r}; must be an integer from 0 to {highest:#x}")
+    return number

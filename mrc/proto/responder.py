@@ -215,13 +215,14 @@ class Responder:
             self._nack(psn, header, arrival, NackReason.NO_RESOURCE)
             return
         target = self._memory.find(header.r_key, header.va, len(payload))
-        if target is None or len(payload) > header.dma_length:
+        # A message with immediate data ends with this packet, so it begins its length before.
+        start = header.va + len(payload) - header.dma_length
+        whole = imm is None or self._memory.holds(header.r_key, start, header.dma_length)
+        if target is None or not whole or len(payload) > header.dma_length:
             self._refuse(psn, Syndrome.NAK_REMOTE_ACCESS)
             return
         target[:] = payload
         if imm is not None:
-            # The message ends with this packet, so it begins its length before.
-            start = header.va + len(payload) - header.dma_length
             self._immediates[psn] = _Immediate(imm, header.r_key, start, header.dma_length)
         self._accept(header, psn, 1, len(payload), arrival)
 

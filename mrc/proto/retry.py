@@ -32,8 +32,12 @@ class RetryTimer:
         """When the cumulative acknowledgement moved last, or sending began."""
         self._heard_ns = now_ns
         self._step_ns = now_ns
-        self._probe_ns = NEVER_NS
+        self._quiet_ns = NEVER_NS
+        """Since when nothing was sent and nothing acknowledged."""
+        self._ask_ns = NEVER_NS
+        """When a probe was asked for."""
         self._probe_backoff = 0
+        self._patience_shift = 0
 
     def interval_ns(self) -> int:
         """Return the interval of the present transmission."""
@@ -60,13 +64,15 @@ class RetryTimer:
 
     def on_sent(self, now_ns: int) -> None:
         """Data left: silence is counted from here."""
-        self._probe_ns = now_ns + self._probe_interval_ns()
+        self._quiet_ns = now_ns
+        self._ask_ns = NEVER_NS
+        self._patience_shift = 0
 
     def on_progress(self, now_ns: int) -> None:
         """Something new was acknowledged."""
         self._heard_ns = now_ns
         self._probe_backoff = 0
-        self._probe_ns = now_ns + self._probe_interval_ns()
+        self.on_sent(now_ns)
 
     def on_window_moved(self, now_ns: int) -> None:
         """The cumulative acknowledgement moved: the retry counter starts anew."""
@@ -90,15 +96,24 @@ class RetryTimer:
     def on_probe_sent(self, now_ns: int) -> None:
         """Wait twice as long for the next one."""
         self._probe_backoff = min(self._probe_backoff + 1, 10)
-        self._probe_ns = now_ns + (self._probe_interval_ns() << self._probe_backoff)
+        self._quiet_ns = now_ns
+        self._ask_ns = NEVER_NS
+        self._patience_shift = self._probe_backoff
 
     def probe_by(self, at_ns: int) -> None:
         """Probe at that time at the latest."""
-        self._probe_ns = min(self._probe_ns, at_ns)
+        self._ask_ns = min(self._ask_ns, at_ns)
 
     # What is due.
 
-    def _probe_interval_ns(self) -> int:
+    def _probe_ns(self) -> int:
+        """Return when to probe: after a good round trip of silence, doubled for each probe."""
+        if self._quiet_ns == NEVER_NS:
+            return self._ask_ns
+        quiet_until_ns = self._quiet_ns + (self._patience_ns() << self._patience_shift)
+        return min(self._ask_ns, quiet_until_ns)
+
+    def _patience_ns(self) -> int:
         """Return a good round trip, and early enough for the answer to come before a timeout."""
         paths = self._paths
         if not paths.srtt_ns:
@@ -111,7 +126,7 @@ class RetryTimer:
 
     def deadline_ns(self, una_sent_ns: int) -> int:
         """Return when something is due, given when the oldest packet was sent last."""
-        return min(self._probe_ns, self._timeout_ns(una_sent_ns))
+        return min(self._probe_ns(), self._timeout_ns(una_sent_ns))
 
     def timeout_due(self, now_ns: int, una_sent_ns: int) -> bool:
         """Tell whether the oldest packet has waited its whole interval in silence."""
@@ -119,4 +134,4 @@ class RetryTimer:
 
     def probe_due(self, now_ns: int) -> bool:
         """Tell whether a reliability probe shall be sent."""
-        return now_ns >= self._probe_ns
+        return now_ns >= self._probe_ns()

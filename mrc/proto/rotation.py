@@ -45,9 +45,6 @@ class Rotation(Generic[T]):
     def __len__(self) -> int:
         return len(self._members)
 
-    def __contains__(self, member: T) -> bool:
-        return member in self._members
-
     def __iter__(self) -> Iterator[T]:
         return iter(self._members)
 
@@ -77,8 +74,3 @@ class Rotation(Generic[T]):
             index = self._members.index(member)
             del self._members[index]
             self._cursor -= index < self._cursor
-
-    def replace(self, member: T, by: T) -> None:
-        """Put another in a member's place, to be used in this turn."""
-        self.remove(member)
-        self.add(by)

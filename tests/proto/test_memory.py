@@ -144,6 +144,11 @@ class Victim:
 
 
 @pytest.mark.parametrize(
+    "form",
+    [{}, {"opcode": Opcode.WRITE_ONLY_IMMEDIATE, "imm": 1}],
+    ids=["plain", "with immediate"],
+)
+@pytest.mark.parametrize(
     ("va_offset", "key_change", "fields"),
     [
         (0, 1, {}),
@@ -156,11 +161,13 @@ class Victim:
     ],
     ids=["key", "before", "over the end", "behind", "far", "longer than told", "length zero"],
 )
-def test_write_outside_is_refused(va_offset: int, key_change: int, fields: dict[str, int]) -> None:
+def test_write_outside_is_refused(
+    va_offset: int, key_change: int, fields: dict[str, int], form: dict[str, int]
+) -> None:
     """A wrong key, address or length places no byte and is answered by one access NAK."""
     victim = Victim()
     va, r_key = victim.region.va + va_offset, victim.region.r_key ^ key_change
-    victim.forger.write(0, b"\xff" * 64, va, r_key, **fields)
+    victim.forger.write(0, b"\xff" * 64, va, r_key, **fields | form)
     assert victim.nothing_was_written()
     (reply,) = victim.pair.b.responder.replies()
     assert Ack.decode_untrusted(reply).syndrome == Syndrome.NAK_REMOTE_ACCESS

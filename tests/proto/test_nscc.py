@@ -89,6 +89,31 @@ def test_window_stays_below_the_receive_buffer() -> None:
     assert Nscc(parameters(window_bytes_max=50_000), NOW).cwnd == 50_000
 
 
+def test_measured_round_trip_allows_for_the_host() -> None:
+    """Where the base round trip was measured, delays that a busy host adds are no queues."""
+    p = parameters(trimming=False, measured=True)
+    assert (p.target_qdelay_ns, p.qa_threshold_ns) == (1_000 * US, 20_000 * US)
+    slow = parameters(trimming=False, measured=True, base_rtt_ns=50_000 * US)
+    assert (slow.target_qdelay_ns, slow.qa_threshold_ns) == (50_000 * US, 200_000 * US)
+
+
+def test_unknown_link() -> None:
+    """Without a rate the window begins with 32 packets and only the receive buffer bounds it."""
+    made = Nscc(parameters(link_bps=0, window_bytes_max=5e6), NOW)
+    assert (made.cwnd, made.max_wnd) == (32 * MTU, 5e6)
+    reference = parameters(trimming=False)
+    assert (made.p.fi, made.p.eta) == (reference.fi, reference.eta)
+
+
+def test_rebase() -> None:
+    """A measured base round trip, also a longer one, changes all that follows from it."""
+    made = Nscc(parameters(), NOW)
+    made.rebase(100 * US)
+    known = parameters(base_rtt_ns=100 * US)
+    assert made.p == known
+    assert (made.base_rtt_ns, made.max_wnd) == (100 * US, Nscc(known, NOW).max_wnd)
+
+
 # Sending.
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from typing import Any
 
 import pytest
 
@@ -147,22 +148,38 @@ def test_a_message_may_have_all_of_32_bits() -> None:
         del work
 
 
+def test_a_message_of_33_bits() -> None:
+    """One byte more than 2^32 - 1 is too much, and is told before anything is sent."""
+    pair, tap = tapped()
+    with (
+        mmap.mmap(-1, 1 << 32, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as untouched,
+        pytest.raises(ConfigError, match="4294967296 bytes; one message holds at most 4294967295"),
+    ):
+        pair.a.endpoint.post_write(pair.a.qp, untouched, 0, 1)
+    pair.flush()
+    assert tap.datagrams == []
+
+
 @pytest.mark.parametrize(
-    ("size", "va", "imm", "message"),
+    ("name", "value"),
     [
-        (1 << 32, 0, None, "4294967296 bytes; one message holds at most 4294967295"),
-        (2, (1 << 64) - 1, None, "leaves the address space"),
-        (1, -1, None, "leaves the address space"),
-        (1, 0, 1 << 32, "32 bits"),
-        (1, 0, -1, "32 bits"),
+        ("va", -1),
+        ("va", (1 << 64) - 1),
+        ("va", 1.0),
+        ("r_key", -1),
+        ("r_key", 1 << 32),
+        ("r_key", None),
+        ("imm", -1),
+        ("imm", 1 << 32),
+        ("imm", "7"),
     ],
 )
-def test_what_may_not_be_posted(size: int, va: int, imm: int | None, message: str) -> None:
-    """Too long, beyond the address space, or an immediate of more than 32 bits: told at once."""
+def test_what_may_not_be_posted(name: str, value: object) -> None:
+    """An address, key or immediate that no header can hold is refused at once, by its name."""
     pair, tap = tapped()
-    data = memoryview(bytes(size)) if size < 100 else mmap.mmap(-1, size, mmap.MAP_PRIVATE)
-    with pytest.raises(ConfigError, match=message):
-        pair.a.endpoint.post_write(pair.a.qp, data, va, 1, imm)
+    arguments: dict[str, Any] = {"va": 0, "r_key": 1, "imm": 2} | {name: value}
+    with pytest.raises(ConfigError, match=f"{name} = .*; must be an integer from 0 to 0x"):
+        pair.a.endpoint.post_write(pair.a.qp, b"xy", **arguments)
     pair.flush()
     assert tap.datagrams == []
 

@@ -130,6 +130,7 @@ class Pair:
         *,
         config_b: Config | None = None,
         seed: int = 1,
+        rng: random.Random | None = None,
         planes: int = 1,
         ipv6: bool = False,
         delay_ns: int = 20 * US,
@@ -148,7 +149,7 @@ class Pair:
         self._queue: list[tuple[int, int, Datagram]] = []
         self._sequence = itertools.count()
         self._buffer = RunBuffer()
-        rng = random.Random(seed)
+        rng = rng or random.Random(seed)
         self.rng = random.Random(seed + 1)
         self.sides: list[Side] = []
         for name, settings in (("a", self.config), ("b", config_b or self.config)):
@@ -338,6 +339,10 @@ class Pair:
         """Tell whether a queue pair went to ERROR."""
         return any(isinstance(e, QpFailed) for side in self.sides for e in side.events)
 
+    def immediate_events(self) -> list[ImmediateReceived]:
+        """Return what B was told of immediates, in order."""
+        return [event for event in self.b.events if isinstance(event, ImmediateReceived)]
+
     def immediates(self) -> list[int]:
         """Return the immediates B received, in order."""
-        return [e.imm for e in self.b.events if isinstance(e, ImmediateReceived)]
+        return [event.imm for event in self.immediate_events()]
