@@ -374,7 +374,7 @@ async def open_connection(
         PeerVersionError: it speaks something else.
         PeerProtocolError: it answered with nonsense, or not in time.
     """
-    connection = Connection(engine, channel)
+    connection = _new_connection(engine, channel)
     try:
         ports = _ports(engine, channel, planes)
         await channel.send(connection.hello(ports))
@@ -407,7 +407,7 @@ async def accept_untrusted(
     except PeerError as error:
         await channel.send({"refused": str(error)})
         raise
-    connection = Connection(engine, channel)
+    connection = _new_connection(engine, channel)
     try:
         try:
             ports = _ports(engine, channel, planes)
@@ -425,6 +425,14 @@ async def accept_untrusted(
         connection.abort()
         raise
     return connection
+
+
+def _new_connection(engine: Engine, channel: Channel) -> Connection:
+    try:
+        return Connection(engine, channel)
+    except MrcError:
+        channel.abort()
+        raise
 
 
 def _ports(engine: Engine, channel: Channel, planes: tuple[str, ...]) -> list[LocalPort]:

@@ -20,12 +20,14 @@ from mrc.proto.events import Event
 from mrc.proto.peer import LocalPort
 from mrc.proto.runs import PathFault, ReceivedRun, RunToSend
 from mrc.udp import (
+    RECEIVE_BUFFER_BYTES,
     Caps,
     KernelSockets,
     LinkMonitor,
     Receiver,
     Sender,
     SendOutcome,
+    SockAddr,
     Sockets,
     choose_ports,
     family_of,
@@ -38,7 +40,6 @@ from mrc.udp import (
 from mrc.wire.fields import IMMDT
 from mrc.wire.runs import OVERHEAD_BYTES, RunBuffer
 
-RECEIVE_BUFFER_BYTES = 4 << 20
 IPV4_UDP_BYTES, IPV6_UDP_BYTES = 28, 48
 PACKET_OVERHEAD_BYTES = OVERHEAD_BYTES + IMMDT.size
 RECEIVE_RUNS_MAX = 16
@@ -168,6 +169,18 @@ class Engine:
         """Return what the interfaces of these ports carry together, 0 if any does not say."""
         rates = [link_speed_bps(self._interfaces[port.index]) or 0 for port in ports]
         return sum(rates) if all(rates) else 0
+
+    def remote_sockaddr(self, host: str, port: int, local_host: str) -> SockAddr:
+        """Return the peer's socket address as the kernel reports it, scoped like our own address.
+
+        Raises:
+            ConfigError: not a numeric address, or of another family than ours.
+        """
+        if family_of(host) != family_of(local_host):
+            raise ConfigError(f"plane {local_host} cannot reach {host}: different IP versions")
+        if host.startswith("fe80:") and "%" not in host and "%" in local_host:
+            host = f"{host}%{local_host.partition('%')[2]}"
+        return peer_address(host, port)
 
     def _watch_links(self) -> None:
         if self._links is None:
@@ -342,17 +355,3 @@ class Engine:
             self._loop.remove_reader(sender.fileno())
             self._loop.remove_writer(sender.fileno())
             sender.close()
-
-    def remote_sockaddr(
-        self, host: str, port: int, local_host: str
-    ) -> tuple[str, int] | tuple[str, int, int, int]:
-        """Return the peer's socket address as the kernel reports it, scoped like our own address.
-
-        Raises:
-            ConfigError: not a numeric address, or of another family than ours.
-        """
-        if family_of(host) != family_of(local_host):
-            raise ConfigError(f"plane {local_host} cannot reach {host}: different IP versions")
-        if host.startswith("fe80:") and "%" not in host and "%" in local_host:
-            host = f"{host}%{local_host.partition('%')[2]}"
-        return peer_address(host, port)

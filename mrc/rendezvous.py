@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -81,7 +83,6 @@ class Channel:
         self.peer = Address(*writer.get_extra_info("peername")[:2])
         local = writer.get_extra_info("sockname")
         self.local_host: str = _with_scope(local)
-        self.remote_host: str = _with_scope(writer.get_extra_info("peername"))
 
     async def send(self, message: Message) -> None:
         """Send one object.
@@ -213,7 +214,7 @@ def _with_scope(name: tuple[Any, ...]) -> str:
     return host.removeprefix("::ffff:") if "." in host else host
 
 
-async def serve(address: Address, accepted: Any) -> asyncio.Server:
+async def serve(address: Address, accepted: Callable[[Channel], Awaitable[None]]) -> asyncio.Server:
     """Listen; `accepted(channel)` is awaited for each connection.
 
     Raises:
@@ -236,7 +237,7 @@ async def serve(address: Address, accepted: Any) -> asyncio.Server:
         )
     except (OSError, UnicodeError) as error:
         number = getattr(error, "errno", None) or 0
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = os.strerror(number) if number > 0 else str(error)
         raise LocalError(
             number, f"cannot listen on {address}: {reason}; choose another with --listen HOST:PORT"
         ) from error

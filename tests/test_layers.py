@@ -19,12 +19,12 @@ SHARED = frozenset({"errors", "units"})
 MAY_IMPORT = {
     "cli": SHARED | {"api"},
     "api": SHARED | {"engine", "rendezvous", "udp", "proto", "wire"},
-    "engine": SHARED | {"rendezvous", "udp", "proto", "wire"},
+    "engine": SHARED | {"udp", "proto", "wire"},
     "rendezvous": SHARED,
     "udp": SHARED,
     "proto": SHARED | {"wire"},
     "wire": frozenset[str](),
-    "errors": frozenset({"units"}),
+    "errors": frozenset[str](),
     "units": frozenset({"errors"}),
 }
 

@@ -6,10 +6,12 @@ Reads `Progress` and the connection's counters four times a second; writes nothi
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -54,6 +56,35 @@ class _Watched:
     warned_ns: int = 0
 
 
+class _Screen:
+    """Standard error until it refuses: full, or its reader has gone. The work goes on all the same.
+
+    Rich would end the process.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._refused = False
+
+    def write(self, text: str) -> None:
+        """Show it."""
+        self._attempt(lambda: self._file.write(text))
+
+    def flush(self) -> None:
+        """Show what has been held back."""
+        self._attempt(self._file.flush)
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        try:
+            if not self._refused:
+                action()
+        except OSError:
+            self._refused = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 class Display:
     """Shows the transfers of one command.
 
@@ -72,7 +103,8 @@ class Display:
         now_ns: Callable[[], int],
         console: Console | None = None,
     ) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+        screen = cast(IO[str], _Screen(sys.stderr))
+        self.console = console or Console(file=screen, highlight=False)
         self._style = style
         self._sending = sending
         self._now_ns = now_ns

@@ -42,6 +42,9 @@ class Region(Protocol):
     def remote(self) -> RemoteRegion:
         """What the peer needs to write to it."""
 
+    def seal(self, size: int) -> None:
+        """Refuse every further write to the first `size` bytes."""
+
     def deregister(self) -> None:
         """Stop all writes to it at once, and let go of the buffer."""
 

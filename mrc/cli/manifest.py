@@ -18,6 +18,9 @@ from mrc.errors import PeerProtocolError
 ENTRIES_MAX = 1 << 18
 """Most files, folders and links in one transfer: about 100 MB of names and bookkeeping a side."""
 
+NAMES_CHARACTERS_MAX = 128 << 20
+"""Most characters of all paths and link targets together."""
+
 FILE_BYTES_MAX = 1 << 46
 """Largest file: 64 TiB, half of what one process can map."""
 
@@ -157,6 +160,7 @@ class ManifestReader:
         self._count = count
         self._total_bytes = total_bytes
         self._sum_bytes = 0
+        self._names_characters = 0
         self._paths: set[str] = set()
         self._folders: set[str] = {""}
 
@@ -170,7 +174,8 @@ class ManifestReader:
 
         Raises:
             PeerProtocolError: an entry is malformed, doubled, below something that is not a folder
-                listed before it, more than announced; or the sum of sizes is not as announced.
+                listed before it, more than announced; all names together are too long; or the sum
+                of sizes is not as announced.
         """
         if not isinstance(values, list) or not values:
             raise PeerProtocolError("a line of entries without entries")
@@ -184,6 +189,9 @@ class ManifestReader:
             )
 
     def _add(self, entry: Entry) -> None:
+        self._names_characters += len(entry.path) + len(entry.target)
+        if self._names_characters > NAMES_CHARACTERS_MAX:
+            raise PeerProtocolError(f"over {NAMES_CHARACTERS_MAX} characters of names")
         if entry.path in self._paths:
             raise PeerProtocolError(f"the same name twice: {printable(entry.path)}")
         parent = entry.path.rpartition("/")[0]

@@ -6,7 +6,8 @@ The receiver greets first. A transfer of files, S for the sender and R for the r
     S offer     files or a stream, how many entries, how many bytes, the block length
     S entries   the list, in as many lines as it takes
     R accept    names and space are in order
-    R open      a file's memory region, and how many blocks an earlier transfer left there
+    R open      a file's memory region, and how many blocks an earlier transfer left there; once
+                more, with another region, when not all of those are good
     R prefix    the digest of those blocks; S resume: from this block on
     S digest    a file's digest, while its blocks are written by write-with-immediate (imm = number)
     R credit    blocks that have been hashed, and up to which block the sender may write
@@ -318,10 +319,11 @@ class _Fields:
         if not isinstance(value, dict):
             raise self._wrong("region", "an object")
         inner = _Fields(f"{self._kind} region", value)
+        length = inner.number("length", FILE_BYTES_MAX, 1)
         return {
-            "va": inner.number("va", (1 << 64) - 1),
+            "va": inner.number("va", (1 << 64) - length),
             "r_key": inner.number("r_key", (1 << 32) - 1),
-            "length": inner.number("length", FILE_BYTES_MAX, 1),
+            "length": length,
         }
 
     def items(self, key: str) -> list[Any]:

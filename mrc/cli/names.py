@@ -52,11 +52,10 @@ def path_parts_untrusted(path: str) -> tuple[str, ...]:
         PeerProtocolError: the path is absolute, climbs, is empty or odd, too long or too deep, or
             uses a name kept for unfinished files.
     """
-    if len(path) > PATH_BYTES_MAX or _byte_length_untrusted(path) > PATH_BYTES_MAX:
-        raise PeerProtocolError(f"a path longer than {PATH_BYTES_MAX} bytes: {printable(path)}")
+    reason = path_objection(path)
+    if reason:
+        raise PeerProtocolError(f"a path {reason}: {printable(path)}")
     parts = tuple(path.split("/"))
-    if len(parts) > DEPTH_MAX:
-        raise PeerProtocolError(f"a path more than {DEPTH_MAX} deep: {printable(path)}")
     for part in parts:
         reason = _objection(part)
         if reason:
@@ -64,11 +63,16 @@ def path_parts_untrusted(path: str) -> tuple[str, ...]:
     return parts
 
 
-def _byte_length_untrusted(text: str) -> int:
+def path_objection(path: str) -> str:
+    """Say why a path as a whole cannot travel, or nothing."""
     try:
-        return len(os.fsencode(text))
+        if len(path) > PATH_BYTES_MAX or len(os.fsencode(path)) > PATH_BYTES_MAX:
+            return f"longer than {PATH_BYTES_MAX} bytes"
     except UnicodeEncodeError:
-        raise PeerProtocolError(f"a name that is not text: {printable(text)}") from None
+        return "that is not text"
+    if path.count("/") >= DEPTH_MAX:
+        return f"more than {DEPTH_MAX} deep"
+    return ""
 
 
 def _objection(part: str) -> str:

@@ -19,7 +19,7 @@ from mrc.cli.journal import Journal
 from mrc.cli.manifest import Entry
 from mrc.cli.names import journal_name, part_name
 from mrc.cli.store import Folder
-from mrc.cli.syscalls import start_writeback
+from mrc.cli.syscalls import make_writable, start_writeback
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _PRIVATE = 0o600
@@ -170,7 +170,11 @@ class MappedPart:
         try:
             self.claimed = self._prepare()
         except OSError as error:
-            self.abandon()
+            if self.blocks > 1 and self._journal is None:
+                # It could not be opened, so nobody knows what can be resumed: all of it stays.
+                self.close()
+            else:
+                self.abandon()
             raise file_trouble(error, self._part.shown) from error
 
     def _prepare(self) -> list[bytes]:
@@ -221,7 +225,9 @@ class MappedPart:
         target = min(self.blocks_done + self._blocks_ahead, self.blocks)
         try:
             while self.blocks_ready < target:
-                _write_zeros(self._part.fd, *self.block_span(self.blocks_ready))
+                span = self.block_span(self.blocks_ready)
+                if self.map is None or not make_writable(self.map, *span):
+                    _write_zeros(self._part.fd, *span)
                 self.blocks_ready += 1
         except OSError as error:
             raise file_trouble(error, self._part.shown) from error

@@ -40,6 +40,7 @@ class Progress:
     Attributes:
         phase: what this side is busy with.
         phase_bytes: how much of it is done; 0 where that says nothing.
+        offered: the sender has said what it would like to send.
         peer_phase: what the other side said it was busy with, when it last spoke.
         total_bytes: of all files; None for a stream.
         resumed_bytes: were at the receiver already and have been verified.
@@ -53,6 +54,7 @@ class Progress:
 
     phase: Phase = Phase.PREPARING
     phase_bytes: int = 0
+    offered: bool = False
     peer_phase: Phase | None = None
     peer_phase_bytes: int = 0
     total_bytes: int | None = None

@@ -161,12 +161,15 @@ class Receiver:
         if self._jobs:
             await asyncio.wait(self._jobs, timeout=DRAIN_S)
         if not self._jobs:
-            for incoming in self._under_way.values():
-                if incoming.part is not None:
-                    incoming.part.abandon()
+            self._abandon()
+        # A disk that takes longer has the files yet: they are let go of behind its last job.
+        self._opener.close(lambda: self._hasher.close(lambda: self._finisher.close(self._abandon)))
+
+    def _abandon(self) -> None:
+        for incoming in self._under_way.values():
+            if incoming.part is not None:
+                incoming.part.abandon()
         self._under_way.clear()
-        for worker in (self._opener, self._hasher, self._finisher):
-            worker.close()
 
     async def _hear_entries(self) -> list[Entry]:
         self._progress.enter(Phase.LISTING)
@@ -223,6 +226,7 @@ class Receiver:
         if not blocks:
             self._folder.forbid_replacing(entry)
             return ""
+        self._resume(incoming, blocks)
         await self._judge(incoming, digest.hex())
         return digest.hex()
 
@@ -232,35 +236,63 @@ class Receiver:
         resume = await incoming.resume.get()
         if resume not in {0, blocks}:
             raise self._wrong(incoming, f"to be resumed at {resume} of {blocks} blocks")
-        incoming.resumed_bytes = incoming.bytes_of(resume)
-        self._progress.resumed_bytes += incoming.resumed_bytes
         return resume
+
+    def _resume(self, incoming: _Incoming, blocks: int) -> None:
+        """Note how much of a file need not be sent."""
+        incoming.resumed_bytes = incoming.bytes_of(blocks)
+        self._progress.resumed_bytes += incoming.resumed_bytes
 
     async def _fill(self, incoming: _Incoming, part: MappedPart) -> None:
         """Open the file's memory to the sender and take block after block."""
-        region = self._talk.link.register(memoryview(part.map or b""))
-        incoming.region = region
-        remote = region.remote
-        self._by_key[remote.r_key] = incoming
-        place = {"va": remote.va, "r_key": remote.r_key, "length": remote.length}
-        claimed = len(part.claimed)
-        await self._talk.say(Open(incoming.index, claimed, part.blocks_ready, place))
-        if claimed:
-            self._progress.enter(Phase.HASHING)
-            await self._job(self._opener, part.verify, self._advance)
-            if not await self._agree(incoming, part.blocks_done, part.digest):
-                await self._job(self._opener, part.start_over)
+        region = await self._open_memory(incoming, part)
+        while part.claimed and not await self._verified(incoming, part):
+            # What is not good was sealed before it was hashed: it is written to by another key.
+            self._close_memory(incoming, region)
+            region = await self._open_memory(incoming, part)
+        self._resume(incoming, part.blocks_done)
+        if part.claimed:
             ready = await self._job(self._opener, part.make_ready)
-            self._progress.enter(Phase.MOVING)
             await self._talk.say(Credit(incoming.index, part.blocks_done, ready))
+        self._progress.enter(Phase.MOVING)
         for block in range(part.blocks_done, incoming.blocks):
             incoming.check_untrusted(block, await incoming.landed.get())
+            # What is hashed is what stays: nobody writes to it any more.
+            region.seal(incoming.bytes_of(block + 1))
             await self._job(self._hasher, part.absorb)
             if incoming.blocks > 1:
                 ready = await self._job(self._hasher, part.make_ready)
                 await self._talk.say(Credit(incoming.index, block + 1, ready))
-        del self._by_key[remote.r_key]
+        self._close_memory(incoming, region)
+
+    async def _open_memory(self, incoming: _Incoming, part: MappedPart) -> Region:
+        """Let the sender write to the file, beyond the blocks that are claimed to be there."""
+        region = self._talk.link.register(memoryview(part.map or b""))
+        claimed = len(part.claimed)
+        region.seal(incoming.bytes_of(claimed))
+        incoming.region = region
+        remote = region.remote
+        self._by_key[remote.r_key] = incoming
+        place = {"va": remote.va, "r_key": remote.r_key, "length": remote.length}
+        await self._talk.say(Open(incoming.index, claimed, part.blocks_ready, place))
+        return region
+
+    def _close_memory(self, incoming: _Incoming, region: Region) -> None:
+        del self._by_key[region.remote.r_key]
         incoming.let_go()
+
+    async def _verified(self, incoming: _Incoming, part: MappedPart) -> bool:
+        """Hash the blocks that are claimed; when some are not good, claim those that are."""
+        self._progress.enter(Phase.HASHING)
+        await self._job(self._opener, part.verify, self._advance)
+        blocks = await self._agree(incoming, part.blocks_done, part.digest)
+        if blocks == len(part.claimed):
+            return True
+        part.claimed = part.claimed[:blocks]
+        if not blocks:
+            await self._job(self._opener, part.start_over)
+            await self._job(self._opener, part.make_ready)
+        return False
 
     async def _judge(self, incoming: _Incoming, sha256: str) -> None:
         """Compare the digest of what is here with the sender's.

@@ -12,7 +12,7 @@ import click
 
 import mrc
 from mrc.cli.addresses import reachable_host
-from mrc.cli.failures import ExitCode, OutputClosed
+from mrc.cli.failures import ExitCode, OutputClosed, PeerStopped
 from mrc.cli.names import printable
 from mrc.cli.options import (
     CONTROL_PORT,
@@ -21,13 +21,21 @@ from mrc.cli.options import (
     network_options,
     output_options,
     parse_url,
+    retry_exponential,
 )
 from mrc.cli.progress import Progress
 from mrc.cli.qp_link import QpLink
-from mrc.cli.session import Session, leave, run_click, silence_stdout
+from mrc.cli.session import (
+    DISTRIBUTION,
+    Session,
+    fill_standard_descriptors,
+    leave,
+    run_click,
+    silence_stdout,
+)
 from mrc.cli.stream_io import DescriptorOutput, Output
 from mrc.cli.transfer import FolderSink, receive
-from mrc.errors import ConfigError
+from mrc.errors import ConfigError, PeerError, TransportError
 
 COMMAND = "mrc-recv"
 TRANSFERS_MAX = 16
@@ -43,7 +51,8 @@ Examples:
 \b
 Prints the URL for mrc-send on a line of its own. Files appear under their final names when they
 are complete and verified; until then they are hidden beside them (.NAME.mrc-part), and a transfer
-that is run again goes on from there. Nothing is written outside the output folder.
+that is run again goes on from there; do not shorten one that is being received, which ends the
+process. Nothing is written outside the output folder.
 
 \b
 Exit codes: 0 done and verified, 1 failed at the sender, 2 usage or local set-up, 4 sender or all
@@ -78,6 +87,7 @@ class _Wishes:
 
 
 @click.command(epilog=EPILOG)
+@click.version_option(package_name=DISTRIBUTION)
 @click.option(
     "--listen",
     type=HostPortType(),
@@ -113,7 +123,11 @@ def command(as_json: bool, quiet: bool, **wishes: Any) -> ExitCode:
         listen=wishes["listen"],
         out=wishes["out"],
         planes=tuple(wishes["planes"]),
-        config=mrc.Config(mtu=int(wishes["mtu"]), icrc=not wishes["no_icrc"]),
+        config=mrc.Config(
+            mtu=int(wishes["mtu"]),
+            icrc=not wishes["no_icrc"],
+            retry_exponential=retry_exponential(wishes["timeout_s"]),
+        ),
         timeout_s=wishes["timeout_s"],
         once=wishes["once"] or wishes["out"] == "-",
         overwrite=wishes["overwrite"],
@@ -143,8 +157,10 @@ async def _serve(session: Session, wanted: _Wishes) -> ExitCode:
     listening = mrc.listen(str(wanted.listen), config=wanted.config, planes=wanted.planes)
     async with listening as listener:
         _announce(session, wanted, parse_url(listener.url))
-        if wanted.once:
-            return await _take(session, wanted, await listener.accept())
+        while wanted.once:
+            code = await _take(session, wanted, await listener.accept())
+            if code is not None:
+                return code
         async with asyncio.TaskGroup() as group:
             while True:
                 await room.acquire()
@@ -163,8 +179,12 @@ def _announce(session: Session, wanted: _Wishes, bound: HostPort) -> None:
     session.display.line(f"waiting for mrc-send; what comes goes to {where}")
 
 
-async def _take(session: Session, wanted: _Wishes, qp: mrc.QueuePair) -> ExitCode:
-    """Receive one transfer; what goes wrong with it is told, and does not end the others."""
+async def _take(session: Session, wanted: _Wishes, qp: mrc.QueuePair) -> ExitCode | None:
+    """Receive one transfer; what goes wrong with it is told, and does not end the others.
+
+    Returns:
+        How it ended, or None when a stranger came and went without offering or saying anything.
+    """
     session.established = True
     progress = Progress()
     async with qp:
@@ -176,7 +196,9 @@ async def _take(session: Session, wanted: _Wishes, qp: mrc.QueuePair) -> ExitCod
             session.complain(error)
             if isinstance(error, OutputClosed):
                 silence_stdout()
-            return report.exit_code
+            spoken = progress.offered or isinstance(error, PeerStopped)
+            stranger = not spoken and isinstance(error, PeerError | TransportError)
+            return None if stranger else report.exit_code
     session.conclude(report, link)
     return ExitCode.DONE
 
@@ -189,4 +211,5 @@ def _stdout() -> Output:
 
 def main() -> None:
     """Run mrc-recv and exit with its code."""
+    fill_standard_descriptors()
     leave(run_click(command, COMMAND))

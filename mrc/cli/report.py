@@ -29,7 +29,7 @@ class TransferReport:
         duration_ns: from the greeting to the last word.
         progress: how far it came.
         counters: of the connection, in JSON's types.
-        error: what ended it, or nothing.
+        error: what ended it, as `failure` tells it, or nothing.
         exit_code: what that means.
     """
 
@@ -38,7 +38,7 @@ class TransferReport:
     progress: Progress
     duration_ns: int = 0
     counters: dict[str, Any] = field(default_factory=dict)
-    error: BaseException | None = None
+    error: dict[str, Any] | None = None
     exit_code: ExitCode = ExitCode.DONE
 
     @property
@@ -80,8 +80,7 @@ def document(
     command: str,
     start: dict[str, Any],
     reports: Sequence[TransferReport],
-    error: BaseException | None,
-    code: ExitCode,
+    error: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Build the one JSON document of a command, whatever became of it.
 
@@ -89,8 +88,7 @@ def document(
         command: mrc-send or mrc-recv.
         start: what was known at the beginning: version, addresses, settings.
         reports: the transfers; a sender has at most one, a receiver may have had many.
-        error: what ended the command, or nothing.
-        code: its exit code.
+        error: what ended the command, as `failure` tells it, or nothing.
 
     Returns:
         A document of plain values without NaN or infinities. The last transfer is also `end`.
@@ -100,7 +98,7 @@ def document(
         "schema": f"{command}/{SCHEMA_VERSION}",
         "start": start,
         "end": ends[-1] if ends else None,
-        "error": _error(error, code),
+        "error": error,
     }
     if command == "mrc-recv":
         body["transfers"] = ends
@@ -122,7 +120,7 @@ def _end(report: TransferReport) -> dict[str, Any]:
         "skipped": list(progress.skipped),
         "paths": report.counters.get("paths", []),
         "counters": {key: value for key, value in report.counters.items() if key != "paths"},
-        "error": _error(report.error, report.exit_code),
+        "error": report.error,
     }
 
 
@@ -135,7 +133,8 @@ def _file(result: FileResult) -> dict[str, Any]:
     }
 
 
-def _error(error: BaseException | None, code: ExitCode) -> dict[str, Any] | None:
+def failure(error: BaseException | None, code: ExitCode) -> dict[str, Any] | None:
+    """Tell of an exception in plain values, which keep nothing of what it happened in."""
     if error is None:
         return None
     return {

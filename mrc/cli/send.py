@@ -10,11 +10,18 @@ import click
 
 import mrc
 from mrc.cli.failures import ExitCode
-from mrc.cli.options import HostPort, SprayRunType, UrlType, network_options, output_options
+from mrc.cli.options import (
+    HostPort,
+    SprayRunType,
+    UrlType,
+    network_options,
+    output_options,
+    retry_exponential,
+)
 from mrc.cli.progress import Progress
 from mrc.cli.qp_link import QpLink
 from mrc.cli.sending import SendSettings
-from mrc.cli.session import Session, leave, run_click
+from mrc.cli.session import DISTRIBUTION, Session, fill_standard_descriptors, leave, run_click
 from mrc.cli.source import Listing, list_paths
 from mrc.cli.stream_io import DescriptorInput
 from mrc.cli.transfer import StreamSource, send
@@ -59,6 +66,7 @@ class _Wishes:
 
 
 @click.command(epilog=EPILOG)
+@click.version_option(package_name=DISTRIBUTION)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.argument("url", type=UrlType(), metavar="URL")
 @click.option(
@@ -102,6 +110,7 @@ def command(url: HostPort, as_json: bool, quiet: bool, **wishes: Any) -> ExitCod
             spray_run=wishes["spray_run"],
             mtu=int(wishes["mtu"]),
             icrc=not wishes["no_icrc"],
+            retry_exponential=retry_exponential(wishes["timeout_s"]),
         ),
         timeout_s=wishes["timeout_s"],
     )
@@ -158,4 +167,5 @@ async def _what(session: Session, wanted: _Wishes, progress: Progress) -> Listin
 
 def main() -> None:
     """Run mrc-send and exit with its code."""
+    fill_standard_descriptors()
     leave(run_click(command, COMMAND))

@@ -230,8 +230,9 @@ class Sender:
                 return 0, remote
             blocks = await self._compare(outgoing, opened)
             await self._talk.say(Resume(outgoing.index, blocks))
-            if remote is not None or blocks == outgoing.blocks:
+            if blocks == opened.blocks:
                 return blocks, remote
+            # Less is good than the receiver thought: it opens the file anew.
 
     async def _compare(self, outgoing: _Outgoing, opened: Open) -> int:
         """Hash the blocks the receiver says it has, as it does meanwhile, and compare."""

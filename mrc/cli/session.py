@@ -6,6 +6,7 @@ Knows signals, standard output and the clock, so that nothing else in the comman
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -20,16 +21,18 @@ from typing import Any, NoReturn
 import click
 
 from mrc.cli.display import Display, Style
-from mrc.cli.failures import ExitCode, Interrupted, OutputClosed, exit_code
+from mrc.cli.failures import ExitCode, Interrupted, OutputClosed, exit_code, file_trouble
 from mrc.cli.link import Link
 from mrc.cli.names import printable
 from mrc.cli.progress import Progress
-from mrc.cli.report import TransferReport, document, summary
+from mrc.cli.report import TransferReport, document, failure, summary
 from mrc.errors import ConfigError, MrcError
 
 DISTRIBUTION = "mrc-transport"
 LINE_CHARACTERS_MAX = 2000
 """Longest error line; every path tried is named in some."""
+
+_STDERR_FD = 2
 
 REPORTS_MAX = 100
 """Transfers of a long-lived receiver that its JSON document tells of: the last ones, since each
@@ -90,7 +93,11 @@ class Session:
             code = exit_code(error, established=self.established)
             self._complain(error)
         if self.as_json:
-            self._print_document(error, code)
+            try:
+                self._print_document(error, code)
+            except OSError as refused:
+                self._complain(file_trouble(refused, "standard output"))
+                code = code or ExitCode.LOCAL_FILE
         return code
 
     async def _guarded(self, main: Callable[[], Coroutine[Any, Any, ExitCode]]) -> ExitCode:
@@ -135,13 +142,15 @@ class Session:
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError) and self._stop_signal is not None
             cause = Interrupted(self._stop_signal or signal.SIGINT) if stopped else error
-            report.error = cause
             report.exit_code = exit_code(cause, established=True)
+            report.error = failure(cause, report.exit_code)
             raise
         finally:
             report.duration_ns = time.monotonic_ns() - began_ns
             report.counters = link.counters_json()
-            progress.moved_bytes = link.final_bytes
+            # The number, not the method: a report must not keep the connection and its memory.
+            done_bytes = link.final_bytes()
+            progress.moved_bytes = lambda: done_bytes
 
     def conclude(self, report: TransferReport, link: Link) -> None:
         """Print the summary of a transfer that went well."""
@@ -167,14 +176,20 @@ class Session:
         self.display.error(f"{self.command}: {text}")
 
     def _print_document(self, error: BaseException | None, code: ExitCode) -> None:
-        if error is None and self.reports and code is not ExitCode.DONE:
-            error = self.reports[-1].error
-        body = document(self.command, self._start, self.reports, error, code)
-        print_document(body)
+        what = failure(error, code)
+        if what is None and self.reports and code is not ExitCode.DONE:
+            what = self.reports[-1].error
+        print_document(document(self.command, self._start, self.reports, what))
 
 
 def print_document(body: dict[str, Any]) -> None:
-    """Print one JSON document to standard output; a reader that left is not an error."""
+    """Print one JSON document to standard output; a reader that left is not an error.
+
+    Raises:
+        OSError: it is closed or full.
+    """
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "is closed")
     try:
         sys.stdout.write(json.dumps(body, allow_nan=False, indent=1) + "\n")
         sys.stdout.flush()
@@ -189,10 +204,24 @@ def silence_stdout() -> None:
     os.close(nowhere)
 
 
+def fill_standard_descriptors() -> None:
+    """Put /dev/null where standard input, output or error are closed.
+
+    Otherwise the next socket or file would get that number, and be written to as if it were the
+    missing one. `sys.stdin` and `sys.stdout` stay None, which tells that they are missing.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR_FD:
+        pass
+    os.close(fd)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+
+
 def leave(code: ExitCode) -> NoReturn:
     """End the process with a code, without waiting for threads that wait for a disk or a pipe."""
     with suppress(OSError):
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     os._exit(code)
 
 
@@ -219,10 +248,12 @@ def run_click(command: click.Command, name: str) -> ExitCode:
     try:
         code = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         if "--json" in sys.argv:
             refusal = ConfigError(error.format_message())
-            print_document(document(name, {}, [], refusal, ExitCode.USAGE))
+            with suppress(OSError):
+                print_document(document(name, {}, [], failure(refusal, ExitCode.USAGE)))
         return ExitCode.USAGE
     except click.Abort:
         return ExitCode.INTERRUPTED

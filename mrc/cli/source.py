@@ -22,7 +22,7 @@ from mrc.cli.manifest import (
     Entry,
     Kind,
 )
-from mrc.cli.names import is_reserved, link_objection, printable
+from mrc.cli.names import is_reserved, link_objection, path_objection, printable
 from mrc.errors import ConfigError
 
 
@@ -50,7 +50,11 @@ class Listing:
 
         Raises:
             ConfigError: there are more than one transfer can carry.
+            FileTrouble: its path is too long, or too deep.
         """
+        reason = path_objection(entry.path)
+        if reason:
+            raise FileTrouble(errno.ENAMETOOLONG, f"has a path {reason}", local_path)
         if len(self.entries) == ENTRIES_MAX:
             raise ConfigError(
                 f"more than {ENTRIES_MAX} files and folders; send them in parts or as a stream"
@@ -106,11 +110,30 @@ def _add_top(listing: Listing, path: str, name: str) -> None:
         raise file_trouble(error, path) from error
     entry = _entry(name, status)
     if entry is None:
-        raise ConfigError(
-            f"{printable(path)} is neither a file nor a folder; to send what it says:"
-            f" mrc-send - URL < {printable(path)}"
-        )
+        raise _better_read(path, "is neither a file nor a folder")
+    if entry.kind is Kind.FILE and not entry.size and _has_bytes(path):
+        raise _better_read(path, "has bytes although its size is 0")
     listing.add(entry, path)
+
+
+def _better_read(path: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{printable(path)} {reason}; to send what it says: mrc-send - URL < {printable(path)}"
+    )
+
+
+def _has_bytes(path: str) -> bool:
+    """Tell whether a file of size 0 has something to read all the same, as those of /proc do."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return bool(os.read(fd, 1))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def _entry(path: str, status: os.stat_result) -> Entry | None:

@@ -344,5 +344,5 @@ def _taken(names: list[str]) -> FileTrouble:
     rest = "".join(f", {name}" for name in names[1:_CONFLICTS_NAMED_MAX])
     also = f" (so do {rest[2:]}{f' and {more} more' if more > 0 else ''})" if rest else ""
     return FileTrouble(
-        errno.EEXIST, f"already exists{also}; --overwrite would replace it", names[0]
+        errno.EEXIST, f"already exists{also}; mrc-recv --overwrite would replace it", names[0]
     )

@@ -291,6 +291,8 @@ class StreamReceiver:
 
     def _absorb(self, block: memoryview, output: Output) -> None:
         """Hash and write one block. Runs in a worker."""
+        # A copy: the sender may write to the ring meanwhile, and what is hashed is what is written.
+        block = memoryview(bytes(block))
         self._digest.update(block)
         output.write(block)
 

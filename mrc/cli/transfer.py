@@ -151,10 +151,13 @@ async def _receive(
         await talk.say(Hello(Sink.FOLDER))
         folder = sink.open()
         held.callback(folder.close)
-        side = _into_folder_untrusted(talk, folder, await talk.expect(Offer), progress)
+        offer = await talk.expect(Offer)
+        progress.offered = True
+        side = _into_folder_untrusted(talk, folder, offer, progress)
     else:
         await talk.say(Hello(Sink.STREAM))
         offer = await talk.expect(Offer)
+        progress.offered = True
         if offer.mode is not Mode.STREAM:
             raise PeerProtocolError("files offered to a standard output", peer=talk.link.peer)
         side = StreamReceiver(talk, offer, sink, progress)

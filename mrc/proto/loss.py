@@ -30,6 +30,7 @@ class Trigger(NamedTuple):
     psn: int
     """The packet's PSN; for a probe the cumulative acknowledgement of its answer."""
     order: int
+    """Its place in the sending order; 0 when the SACK is stale and tells nothing."""
     ev: int
     rtt_ns: int | None
 
@@ -131,8 +132,8 @@ class LossDetector:
         ask_ns = int(late_at[~lost].min(initial=NEVER_NS)) + int(self._paths.srtt_ns)
         self.deadline_ns = min(self.deadline_ns, ask_ns)
         found: list[int] = psns[lost].tolist()
-        for psn, ev, order in zip(found, evs[lost], by_order[lost], strict=True):
-            self._remember(psn, _Cause(int(ev), bool(order)))
+        for psn, ev, in_order in zip(found, evs[lost], by_order[lost], strict=True):
+            self._remember(psn, _Cause(int(ev), bool(in_order)))
         self.lost_packets += len(found)
         return found
 

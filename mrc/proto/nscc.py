@@ -1,9 +1,9 @@
 """NSCC, the window-based congestion control of MRC ("uet-1.0-nscc", UET §3.6.13, MRC 1.0 §8).
 
 Driven by what the SACK says was received (`rcvd_bytes`), ECN marks, round trips and trims. Bytes
-are
-nominal: UDP length + 40. All names are those of the specification; the handlers follow its
-pseudo-code line by line. `inflight_bytes` is signed: rounding can push it a little below zero.
+are nominal: UDP length + 40. All names are those of the specification; the handlers follow its
+pseudo-code line by line, except where a comment says so. `inflight_bytes` is signed: rounding can
+push it a little below zero.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from dataclasses import dataclass
 BDP_REF_BYTES = 150_000
 RTT_REF_NS = 12_000
 """The reference network of the scaling factors a and b: 100 Gb/s, 12 us."""
+UDP_HEADER_BYTES = 8
 NOMINAL_OVERHEAD_BYTES = 40
+RCVD_UNIT_BYTES = 256
+"""Unit of CC_STATE.rcvd_bytes."""
 _WINDOW_BDPS = 1.5
 _FIRST_WINDOW_PACKETS = 32
 """First window where the link's rate is not known; MaxWnd, as UET has it, where it is."""

@@ -50,16 +50,20 @@ class Packetizer:
         """
         count = min(limit, work.last_psn - psn + 1, self.packets_max)
         if count > 1 and work.imm is not None and psn + count - 1 == work.last_psn:
-            tail = len(work.data) - (work.packets - 1) * self.mtu
+            tail = self._last_bytes(work)
             count -= tail + IMMDT.size > self.mtu
         low = (work.va + (psn - work.first_psn) * self.mtu) & _LOW_32
         return max(1, min(count, (_LOW_32 - low) // self.mtu + 1))
+
+    def _last_bytes(self, work: WorkRequest) -> int:
+        """Return the payload of a message's last packet."""
+        return len(work.data) - (work.packets - 1) * self.mtu
 
     def packet_bytes(self, work: WorkRequest, psn: int) -> int:
         """Return the UDP payload of one packet of a message."""
         if psn < work.last_psn:
             return self.segment_bytes
-        payload = len(work.data) - (work.packets - 1) * self.mtu
+        payload = self._last_bytes(work)
         padded = payload + (-payload & 3)
         return padded + OVERHEAD_BYTES + (IMMDT.size if work.imm is not None else 0)
 
@@ -132,7 +136,7 @@ class Packetizer:
     def _tail_header(
         self, work: WorkRequest, *, timestamp: int, rtx: bool, ack_request: bool
     ) -> bytes:
-        payload = len(work.data) - (work.packets - 1) * self.mtu
+        payload = self._last_bytes(work)
         return Write(
             opcode=opcode_of(first=work.packets == 1, last=True, immediate=work.imm is not None),
             dqp=self._remote_qpn,

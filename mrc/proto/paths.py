@@ -33,7 +33,8 @@ REORDER_NS_MIN = 1 * _MS
 REORDER_SCALE_MAX = 16
 REORDER_CALM_NS = 1_000 * _MS
 """Without a spurious loss for that long, the reordering window halves again."""
-PROBE_NS_MIN = 1 * _MS
+EV_PROBE_NS_MIN = 1 * _MS
+"""Least pause before an EV probe; it grows with the round trip and doubles."""
 REVERSE_CHECK_NS = 20 * _MS
 REVERSE_PROBES_FAILED_MAX = 2
 HEARD_NS_MIN = 10 * _MS
@@ -103,11 +104,10 @@ class Path:
     spurious_packets: int = 0
     retransmitted_packets: int = 0
     changes: int = 0
-    withdrawn_ns: int = 0
     recovered_ns: int = -(1 << 62)
     relapses: int = 0
     probe_ns: int = 0
-    probe_backoff_ns: int = PROBE_NS_MIN
+    probe_backoff_ns: int = EV_PROBE_NS_MIN
     probes_answered: int = 0
     probes_failed: int = 0
 
@@ -191,7 +191,8 @@ class PathSet:
         GOOD it is the one used (MRC 1.0 §11.2.2).
 
         Args:
-            avoid: index of an EV not to take if there is any other, as for a retransmission.
+            avoid: index of an EV not to take if there is any other, as for a retransmission; then
+                a backup will do.
         """
         reset: Path | None = None
         # The rest of this turn and the whole next one: nobody is missed.
@@ -204,7 +205,12 @@ class PathSet:
             if path.state is _SKIP and reset is None:
                 reset = path
                 self._move(path, EvInput.ROTATED, "", 0)
-        return reset or next((p for p in self._rotation if not p.busy), None)
+        spare = (p for p in self.paths if p.state is _GOOD and p.index != avoid and not p.busy)
+        return (
+            reset
+            or next(spare if avoid >= 0 else iter(()), None)
+            or next((p for p in self._rotation if not p.busy), None)
+        )
 
     def choose_reverse(self, now_ns: int) -> Path:
         """Return the EV for the next control packet, taking turns among the reverse set.
@@ -370,10 +376,9 @@ class PathSet:
             return
         relapsed = now_ns - path.recovered_ns < RELAPSE_NS and self._is_worse(path)
         path.relapses = min(path.relapses + 1, RELAPSES_MAX) if relapsed else 0
-        path.withdrawn_ns = now_ns
         path.probes_answered = 0
-        path.probe_backoff_ns = max(PROBE_NS_MIN, int(self.srtt_ns)) << path.relapses
-        path.probe_ns = now_ns + max(PROBE_NS_MIN, int(self.srtt_ns))
+        path.probe_backoff_ns = max(EV_PROBE_NS_MIN, int(self.srtt_ns)) << path.relapses
+        path.probe_ns = now_ns + max(EV_PROBE_NS_MIN, int(self.srtt_ns))
         self._bad.append(path)
         self._leave(path)
 
@@ -467,7 +472,7 @@ class PathSet:
                 continue
             if up and path.state is _BAD:
                 path.probe_ns = now_ns
-                path.probe_backoff_ns = PROBE_NS_MIN
+                path.probe_backoff_ns = EV_PROBE_NS_MIN
             elif not up:
                 self.withdraw(path, now_ns, reason)
 

@@ -16,7 +16,7 @@ from mrc.proto.config import MESSAGE_BYTES_MAX, PSNS_PER_MPR, Config, QpAttribut
 from mrc.proto.events import Event, QpFailure, WriteDone
 from mrc.proto.loss import LossDetector, Trigger
 from mrc.proto.memory import bytes_of
-from mrc.proto.nscc import NOMINAL_OVERHEAD_BYTES, Nscc
+from mrc.proto.nscc import NOMINAL_OVERHEAD_BYTES, RCVD_UNIT_BYTES, UDP_HEADER_BYTES, Nscc
 from mrc.proto.packetizer import Packetizer
 from mrc.proto.paths import NEVER_NS, Path
 from mrc.proto.peer import Peer
@@ -29,9 +29,7 @@ from mrc.wire.control import Ack, Nack, NackReason, Probe, Sack, SackMark, Syndr
 from mrc.wire.psn import from_wire, to_wire, wire_difference
 from mrc.wire.runs import RunBuffer
 
-UDP_HEADER_BYTES = 8
 _NOMINAL_BYTES = UDP_HEADER_BYTES + NOMINAL_OVERHEAD_BYTES
-_RCVD_UNIT_BYTES = 256
 _RUNS_PER_WINDOW = 16
 _HOLD_NS = 1_000_000
 """Pause before a packet refused for want of resources is sent again (NACK_Retx_Time of UET)."""
@@ -271,7 +269,7 @@ class Requestor:
         room = int(self.nscc.room_bytes() // self._packet_bytes)
         # The least window, one MTU, is less than a packet with its headers, and what is received
         # is told in whole units.
-        empty = self.nscc.inflight_bytes < _RCVD_UNIT_BYTES
+        empty = self.nscc.inflight_bytes < RCVD_UNIT_BYTES
         return max(room, 1) if self._forced or empty else room
 
     @property
@@ -310,9 +308,8 @@ class Requestor:
         if again:
             self._counters.retransmitted += count
         else:
-            self._counters.payload_bytes += total - count * (
-                self._packet_bytes - self._packetizer.mtu
-            )
+            rest = len(work.data) - (psn - work.first_psn) * self._packetizer.mtu
+            self._counters.payload_bytes += min(count * self._packetizer.mtu, rest)
 
     # Feedback.
 
@@ -370,7 +367,7 @@ class Requestor:
         size = 0
         if units > 0:
             self._rcvd_units = sack.rcvd_bytes
-            size = min(units * _RCVD_UNIT_BYTES, self._uncredited_bytes)
+            size = min(units * RCVD_UNIT_BYTES, self._uncredited_bytes)
             self._uncredited_bytes -= size
         self.nscc.on_ack(
             size,
@@ -483,7 +480,7 @@ class Requestor:
         return True
 
     def on_path_fault(self, psn: int, count: int, now_ns: int, fault: PathFault) -> None:
-        """The kernel refused these packets: they are sent again, and nobody is blamed."""
+        """The kernel refused these packets: they are sent again at once."""
         self.last_fault = fault
         for each in range(psn, psn + count):
             if self.window.set_lost(each):

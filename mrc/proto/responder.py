@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from mrc.proto.config import PSNS_PER_MPR, Config, QpAttributes
 from mrc.proto.events import Event, ImmediateReceived
 from mrc.proto.memory import MemoryTable
-from mrc.proto.nscc import NOMINAL_OVERHEAD_BYTES
-from mrc.proto.requestor import UDP_HEADER_BYTES
+from mrc.proto.nscc import NOMINAL_OVERHEAD_BYTES, RCVD_UNIT_BYTES, UDP_HEADER_BYTES
 from mrc.proto.statistics import DropReason, Drops, ResponderStatistics
 from mrc.proto.window import Advance, ReceiveWindow
 from mrc.wire.control import Ack, Nack, NackReason, Probe, Sack, SackMark, Syndrome
@@ -32,7 +31,6 @@ SACK_SPACING_NS = 100_000
 _SACK_TRIGGERS_MAX = 8
 """Byte triggers after which a SACK goes out whatever the time."""
 _PENALTY_HALF = 64
-_RCVD_UNIT_BYTES = 256
 _REPLIES_MAX = 256
 """SACK requests and NACKs waiting to be sent, about 100 bytes each; older ones give way."""
 
@@ -234,6 +232,7 @@ class Responder:
         opened_gap = psn > window.max_psn + 1
         filled = window.ooo_count > 0 and psn <= window.max_psn
         counters.packets += count
+        counters.marked += count if arrival.marked else 0
         counters.placed_bytes += size
         nominal = arrival.udp_payload_bytes + UDP_HEADER_BYTES + NOMINAL_OVERHEAD_BYTES
         self._rcvd_bytes += count * nominal
@@ -315,8 +314,6 @@ class Responder:
         """Owe a SACK. A plain one, caused by volume alone, replaces a plain one before it."""
         self._trigger_bytes = 0
         self._sacked_ns = arrival.at_ns
-        if arrival.marked:
-            self._counters.marked += 1
         if plain and self._requests and self._requests[-1].plain:
             self._requests.pop()
         self._requests.append(
@@ -406,7 +403,7 @@ class Responder:
             ooo_count=min(window.ooo_count, 0x7FFF),
             restore_cwnd=restore,
             rcv_cwnd_pen=penalty,
-            rcvd_bytes=-(-self._rcvd_bytes // _RCVD_UNIT_BYTES) & 0xFFFFFF,
+            rcvd_bytes=-(-self._rcvd_bytes // RCVD_UNIT_BYTES) & 0xFFFFFF,
         )
 
     def _penalty(self) -> int:

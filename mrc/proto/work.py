@@ -68,8 +68,3 @@ class WorkQueue:
         if done:
             self._recent = None
         return done
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._queue.clear()
-        self._recent = None

@@ -160,8 +160,8 @@ class SendSocket:
             segment_bytes: size of each datagram but the last, which may be shorter.
             destination: from `peer_address`; not checked again.
             tos: DSCP << 2 | ECN, 0 to 255; ECN is left out where caps say so.
-            flow_label: IPv6 flow label, 20 bits; 0 leaves it to the kernel, as do IPv4 and
-                kernels that do not let it be chosen.
+            flow_label: IPv6 flow label, 20 bits; ignored over IPv4 and by kernels that do not let
+                it be chosen.
 
         Raises:
             ConfigError: `segment_bytes` or `tos` out of range.

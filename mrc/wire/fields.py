@@ -19,7 +19,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BadPacket(Exception):
-    """The only exception a function ending in `_untrusted` raises: the bytes are no such packet."""
+    """The bytes are no such packet: all that functions ending in `_untrusted` raise in this layer.
+
+    Those of the layers above raise `mrc.errors.PeerProtocolError`.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

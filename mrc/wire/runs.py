@@ -40,6 +40,7 @@ if WORD_LENGTH + 1 != HEADER_WORDS or RETH.size != 16:
 
 _BYTE_FLAGS = 8
 _ACK_REQUEST_BIT = 0x80
+_WITHOUT_ACK_REQUEST = 0x7FFFFFFF
 # Opcodes that may precede, and follow, another packet of the same run.
 _BEGINS = bytes((Opcode.WRITE_FIRST, Opcode.WRITE_MIDDLE))
 _CONTINUES = bytes((Opcode.WRITE_MIDDLE, Opcode.WRITE_LAST))
@@ -163,7 +164,9 @@ class SegmentViews:
         """Tell whether any of these rows has BTH.a set."""
         size = self.segment_bytes
         first = start * size + _BYTE_FLAGS
-        return max(self._run.memory[first : first + (count - 1) * size + 1 : size]) >= 0x80
+        return (
+            max(self._run.memory[first : first + (count - 1) * size + 1 : size]) >= _ACK_REQUEST_BIT
+        )
 
     def is_one_run(self, words: U32, opcodes: bytes) -> bool:
         """Tell whether all rows read continue the first: same message, PSNs and addresses in step.
@@ -181,7 +184,7 @@ class SegmentViews:
         steps = self._run.scratch_2[:count]
         np.subtract(words, words[0], out=steps)
         steps[:, WORD_BTH] &= 0x00FFFFFF
-        steps[:, WORD_PSN] &= 0x7FFFFFFF
+        steps[:, WORD_PSN] &= _WITHOUT_ACK_REQUEST
         return bool(np.array_equal(steps, self._pattern[:count]))
 
     def bad_icrcs(self, count: int, seed: int) -> NDArray[np.intp] | None:
@@ -198,7 +201,7 @@ def split_runs(words: U32, opcodes: bytes, payload_bytes: int) -> list[tuple[int
     count = len(opcodes)
     steps = np.diff(words, axis=0)
     steps[:, WORD_BTH] &= 0x00FFFFFF
-    steps[:, WORD_PSN] &= 0x7FFFFFFF
+    steps[:, WORD_PSN] &= _WITHOUT_ACK_REQUEST
     joined = (steps == pattern(payload_bytes)[1]).all(axis=1)
     cuts = [
         i + 1

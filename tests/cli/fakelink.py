@@ -46,6 +46,11 @@ class FakeRegion:
         self._link = link
         self.buffer: memoryview | None = memoryview(buffer)
         self.remote = Remote(0x1000 * r_key, r_key, self.buffer.nbytes)
+        self.sealed = 0
+
+    def seal(self, size: int) -> None:
+        """Refuse writes to the beginning."""
+        self.sealed = max(self.sealed, size)
 
     def deregister(self) -> None:
         """Let go."""
@@ -98,6 +103,8 @@ class FakeLink:
         region = self.other.regions.get(remote.r_key)
         if region is None or region.buffer is None or offset + view.nbytes > remote.length:
             raise RemoteAccessError("no such memory")
+        if offset < region.sealed:
+            raise RemoteAccessError("sealed")
         region.buffer[offset : offset + view.nbytes] = view
         if imm == self.corrupt_at:
             region.buffer[offset] ^= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import signal
@@ -13,8 +14,18 @@ from pathlib import Path
 
 import pytest
 
+import mrc
 from mrc.cli.names import journal_name, part_name
-from tests.cli.commands import Running, eventually, receiver, running, send
+from tests.cli.commands import (
+    DEADLINE_S,
+    Running,
+    command,
+    environment,
+    eventually,
+    receiver,
+    running,
+    send,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -354,6 +365,65 @@ def test_garbage_at_the_receiver_does_not_disturb_it(tmp_path: Path, small: Path
                 connection.sendall(words)
         assert send(small, url).code == 0
         assert recv.end().code == 0
+
+
+def test_a_stranger_does_not_use_up_once(tmp_path: Path, small: Path) -> None:
+    """Whoever connects as mrc does and leaves without an offer is not the one transfer."""
+
+    async def look_in(url: str) -> None:
+        async with mrc.connect(url) as qp:
+            await qp.channel.receive()
+
+    with receiver(tmp_path / "out", "--once") as recv:
+        url = recv.url()
+        asyncio.run(look_in(url))
+        assert send(small, url).code == 0
+        assert recv.end().code == 0
+
+
+def _shell(redirections: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run mrc-send as a shell does with these redirections."""
+    script = f'exec "$@" {redirections}'
+    return subprocess.run(
+        ["sh", "-c", script, "sh", *command("mrc-send", *words)],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+
+
+@pytest.mark.parametrize("redirections", ["<&- >&- 2>&-", "2>/dev/full"])
+def test_a_file_is_sent_without_standard_descriptors(
+    tmp_path: Path, small: Path, redirections: str
+) -> None:
+    """Closed or broken ones cost what would have been said, and neither the file nor the code."""
+    with receiver(tmp_path / "out", "--once") as recv:
+        assert _shell(redirections, small, recv.url()).returncode == 0
+        assert recv.end().code == 0
+    assert (tmp_path / "out" / "small").read_bytes() == small.read_bytes()
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+def test_a_document_that_cannot_be_printed_is_exit_6(
+    tmp_path: Path, small: Path, redirection: str
+) -> None:
+    """A program that asked for JSON and gets none is told so, in one line and by the code."""
+    with receiver(tmp_path / "out", "--once") as recv:
+        sent = _shell(redirection, "--json", "--quiet", small, recv.url())
+        assert recv.end().code == 0
+    assert sent.returncode == 6
+    assert sent.stderr.count("\n") == 1
+    assert "standard output" in sent.stderr
+
+
+def test_a_closed_standard_input_is_not_sent(tmp_path: Path) -> None:
+    """It is said to be closed, rather than sent as an empty stream."""
+    sent = _shell("<&-", "-", "mrc://127.0.0.1:1/")
+    assert sent.returncode == 2
+    assert "standard input is closed" in sent.stderr
 
 
 def test_a_port_in_use_is_exit_2(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import pathlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +17,7 @@ from mrc.cli.display import PATH_ROWS_MAX, Display, Style, path_table, progress_
 from mrc.cli.failures import ExitCode, FileTrouble
 from mrc.cli.messages import Phase
 from mrc.cli.progress import FileResult, Progress, RateMeter
-from mrc.cli.report import TransferReport, document, summary
+from mrc.cli.report import TransferReport, document, failure, summary
 from mrc.cli.stall import STALL_NS, stall_reason
 from mrc.units import NS_PER_S
 from tests.cli.fakelink import FakeLink
@@ -158,6 +160,17 @@ def test_quiet_shows_errors_only(screen: Callable[[Style], Screen]) -> None:
     assert quiet.shown.getvalue() == "trouble\n"
 
 
+def test_a_full_standard_error_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be shown is not shown, and nothing after it is tried."""
+    full = pathlib.Path("/dev/full").open("w")  # noqa: SIM115 - closing it fails
+    monkeypatch.setattr(sys, "stderr", full)
+    display = Display(Style.PLAIN, sending=True, now_ns=lambda: 0)
+    for _ in range(2):
+        display.error("trouble")
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+
+
 async def _run_shortly(display: Display) -> None:
     running = asyncio.ensure_future(display.run())
     await asyncio.sleep(0)
@@ -255,8 +268,8 @@ def test_the_document_is_strict_json() -> None:
     report.duration_ns = 0
     report.counters = {"paths": [{"share": float("nan")}], "x": {1: ExitCode.DONE}}
     trouble = FileTrouble(28, "No space left on device", "f")
-    report.error, report.exit_code = trouble, ExitCode.LOCAL_FILE
-    body = document("mrc-recv", {"version": "1"}, [report], trouble, ExitCode.LOCAL_FILE)
+    report.error = failure(trouble, ExitCode.LOCAL_FILE)
+    body = document("mrc-recv", {"version": "1"}, [report], report.error)
     text = json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
     read = json.loads(text)
     assert read["end"]["goodput_bits_per_second"] is None
@@ -273,5 +286,5 @@ def test_the_document_is_strict_json() -> None:
 
 def test_a_document_without_a_transfer() -> None:
     """A command that ended before anything began has one too."""
-    body = document("mrc-send", {}, [], None, ExitCode.DONE)
+    body = document("mrc-send", {}, [], None)
     assert body == {"schema": "mrc-send/1", "start": {}, "end": None, "error": None}

@@ -143,3 +143,13 @@ def test_a_line_of_entries_is_a_list_that_is_not_empty(values: object) -> None:
     """A peer cannot keep the reader busy with lines that bring it no further."""
     with pytest.raises(PeerProtocolError):
         ManifestReader(ENTRIES_MAX, 0).add_untrusted(values)
+
+
+def test_names_have_a_limit_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many entries are allowed, the text of their names and targets stays bounded."""
+    link = {"path": "l", "kind": "symlink", "target": "t" * 8}
+    monkeypatch.setattr("mrc.cli.manifest.NAMES_CHARACTERS_MAX", 10)
+    _reader(FILE, link, count=2, total=3)
+    monkeypatch.setattr("mrc.cli.manifest.NAMES_CHARACTERS_MAX", 9)
+    with pytest.raises(PeerProtocolError, match="characters of names"):
+        _reader(FILE, link, count=2, total=3)

@@ -105,6 +105,7 @@ def test_no_other_exception_leaves_the_readers(line: dict[str, Any], kind: str) 
     ("message", "change"),
     [
         (Open(0, 0, 0, {"va": 0, "r_key": 0, "length": 1}), {"region": {"va": 0, "r_key": 0}}),
+        (Open(0, 0, 0, None), {"region": {"va": (1 << 64) - 4, "r_key": 0, "length": 5}}),
         (Open(0, 0, 0, None), {"region": 5}),
         (Open(0, 0, 0, None), {"file": -1}),
         (Open(0, 0, 0, None), {"file": 1 << 18}),

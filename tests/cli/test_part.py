@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,6 +155,27 @@ def test_a_beginning_without_a_block_is_removed(folder: Folder, tmp_path: Path) 
     """What cannot be resumed does not keep disk space."""
     MappedPart(folder, ENTRY, BLOCK).abandon()
     assert _names(tmp_path) == []
+
+
+def test_too_many_open_files_do_not_cost_an_unfinished_one(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the journal cannot be opened, nobody knows what there is, and all of it stays."""
+    _begun(folder, 2)
+    real = os.open
+
+    def refuse(path: str, *words: Any, **names: Any) -> int:
+        if path == journal_name("f"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *words, **names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(FileTrouble, match="Too many open files"):
+            MappedPart(folder, ENTRY, BLOCK)
+    again = MappedPart(folder, ENTRY, BLOCK)
+    assert len(again.claimed) == 2
+    again.discard()
 
 
 def test_stopping_while_verifying_keeps_what_was_there(folder: Folder) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mrc.cli.failures import FileTrouble
 from mrc.cli.manifest import Entry, Kind, ManifestReader, entry_lines
-from mrc.cli.names import part_name
+from mrc.cli.names import DEPTH_MAX, part_name
 from mrc.cli.source import Listing, SourceFile, list_paths
 from mrc.errors import ConfigError
 
@@ -89,6 +89,21 @@ def test_paths_that_cannot_be_sent_are_refused(tmp_path: Path) -> None:
         (tmp_path / name / "same").write_text("")
     with pytest.raises(ConfigError, match="both arrive as same"):
         _list(tmp_path / "p" / "same", tmp_path / "q" / "same")
+
+
+def test_a_tree_too_deep_for_any_receiver_is_named_here(tmp_path: Path) -> None:
+    """It is trouble with a folder of this side, found before anything is sent."""
+    (tmp_path / "/".join("d" * DEPTH_MAX)).mkdir(parents=True)
+    assert len(_list(tmp_path / "d").entries) == DEPTH_MAX
+    (tmp_path / "/".join("d" * (DEPTH_MAX + 1))).mkdir()
+    with pytest.raises(FileTrouble, match="more than 128 deep"):
+        _list(tmp_path / "d")
+
+
+def test_a_file_that_says_it_is_empty_and_is_not_is_refused() -> None:
+    """The kernel's own files have no size; the user is told how to send what they say."""
+    with pytest.raises(ConfigError, match="mrc-send - URL < /proc/self/status"):
+        _list("/proc/self/status")
 
 
 def _read(source: SourceFile, size: int) -> bytes:

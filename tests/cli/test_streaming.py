@@ -125,6 +125,25 @@ async def test_a_damaged_stream_is_an_integrity_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_what_is_written_is_what_was_hashed() -> None:
+    """A sender that writes to the ring again, after a block was hashed, changes nothing."""
+    sender, receiver = linked()
+
+    class Late(Kept):
+        """An output that is written to after the ring has changed."""
+
+        def write(self, data: memoryview) -> None:
+            for region in receiver.regions.values():
+                assert region.buffer is not None
+                region.buffer[: data.nbytes] = bytes(data.nbytes)
+            super().write(data)
+
+    output = Late()
+    ends, _, _ = await _pass(Bytes(b"as it was"), output, (sender, receiver))
+    assert ends == [None, None]
+    assert output.data == b"as it was"
+
+
 async def test_an_output_that_fails_is_told_to_the_sender() -> None:
     """A full disk and a reader that left look different to both sides."""
     full = FileTrouble(28, "No space left on device", "f")

@@ -1,4 +1,7 @@
-"""Whole transfers of files between two links in memory: what arrives, is resumed, or fails."""
+"""Whole transfers of files between two links in memory: what arrives, is resumed, or fails.
+
+Reason for the length: every test tells one story of the same two sides, made by the same helpers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import errno
 import hashlib
 import os
 import stat
+import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,11 +36,19 @@ from mrc.cli.messages import (
     to_json,
 )
 from mrc.cli.names import part_name
+from mrc.cli.part import MappedPart
 from mrc.cli.progress import Progress
 from mrc.cli.sending import SendSettings
 from mrc.cli.source import list_paths
 from mrc.cli.transfer import FolderSink, receive, send
-from mrc.errors import ConfigError, PeerLost, PeerProtocolError, PeerVersionError, TransportError
+from mrc.errors import (
+    ConfigError,
+    PeerLost,
+    PeerProtocolError,
+    PeerVersionError,
+    RemoteAccessError,
+    TransportError,
+)
 from tests.cli.fakelink import FakeLink, linked
 
 pytestmark = pytest.mark.asyncio
@@ -411,6 +423,69 @@ async def test_blocks_out_of_order_end_the_transfer(
 
     assert isinstance(await _receive_from(tmp_path, act(), receiver), PeerProtocolError)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+async def test_a_block_that_has_been_hashed_cannot_be_written_again(tmp_path: Path) -> None:
+    """What was verified is what gets the final name: its memory is sealed before it is hashed."""
+    sender, receiver = linked()
+    script = Script(sender)
+
+    async def act() -> None:
+        line = await _offer(script, [FILE], 2 * BLOCK)
+        region = receiver.regions[line["region"]["r_key"]]
+        await sender.write_imm(bytes(BLOCK), region.remote, 0, imm=0)
+        await script.hear("credit")
+        with pytest.raises(RemoteAccessError):
+            await sender.write_imm(b"x", region.remote, BLOCK - 1, imm=0)
+        sender.cut()
+
+    assert isinstance(await _receive_from(tmp_path, act(), receiver), PeerLost)
+
+
+async def test_blocks_of_an_earlier_transfer_cannot_be_written_while_they_are_hashed(
+    large: Path, tmp_path: Path
+) -> None:
+    """The memory of a resumed file is sealed up to where its journal says it has come."""
+    await _cut_at(Run(large, tmp_path / "out"), 6)
+    sender, receiver = linked()
+    script = Script(sender)
+    entry = list_paths([str(large)], lambda _: None).entries[0].to_json()
+
+    async def act() -> None:
+        line = await _offer(script, [entry], large.stat().st_size)
+        assert line["blocks"] >= 3
+        assert receiver.regions[line["region"]["r_key"]].sealed == line["blocks"] * BLOCK
+        sender.cut()
+
+    assert isinstance(await _receive_from(tmp_path, act(), receiver), PeerLost)
+
+
+async def test_a_slow_disk_locks_a_file_no_longer_than_it_takes(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that outlives its transfer lets the file go when it ends, and keeps what arrived."""
+    monkeypatch.setattr("mrc.cli.receiving.DRAIN_S", 0.01)
+    loop, disk, absorb = asyncio.get_running_loop(), threading.Event(), MappedPart.absorb
+    first = Run(large, tmp_path / "out")
+
+    def slowly(part: MappedPart) -> None:
+        if part.blocks_done == 2:
+            loop.call_soon_threadsafe(first.sender.cut)
+            disk.wait(10)
+        absorb(part)
+
+    monkeypatch.setattr(MappedPart, "absorb", slowly)
+    assert isinstance((await first.both()).receive_error, PeerLost)
+    assert isinstance((await Run(large, tmp_path / "out").both()).receive_error, FileTrouble)
+    monkeypatch.setattr(MappedPart, "absorb", absorb)
+    disk.set()
+    again = Run(large, tmp_path / "out")
+    for _ in range(1000):
+        again = await Run(large, tmp_path / "out").both()
+        if again.receive_error is None:
+            break
+    assert (again.send_error, again.receive_error) == (None, None)
+    assert again.received.resumed_bytes == 3 * BLOCK
 
 
 @pytest.mark.parametrize(

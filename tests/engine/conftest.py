@@ -41,6 +41,12 @@ def connect() -> Connect:
     return connected
 
 
+def is_ours(task: asyncio.Task[Any]) -> bool:
+    """Tell whether a task runs code of the package."""
+    code = getattr(task.get_coro(), "cr_code", None)
+    return "/mrc/" in getattr(code, "co_filename", "")
+
+
 @pytest_asyncio.fixture(autouse=True)
 async def nothing_left() -> AsyncIterator[None]:
     """After a test no task of ours runs, and unclosed sockets warn, which is an error."""
@@ -48,6 +54,5 @@ async def nothing_left() -> AsyncIterator[None]:
     await asyncio.sleep(0)
     current = asyncio.current_task()
     left = [task for task in asyncio.all_tasks() if task is not current and not task.done()]
-    names = [str(task.get_coro()) for task in left if "mrc" in str(task.get_coro())]
-    assert not names
+    assert not [str(task.get_coro()) for task in left if is_ours(task)]
     gc.collect()

@@ -11,7 +11,7 @@ from mrc.proto.config import Config
 from mrc.proto.events import EvState
 from mrc.wire.fields import Opcode
 from tests.support.filters import Tap, black_hole, on_ev, opcode
-from tests.support.pair import FIRST_EV_PORT, MS, Pair, S
+from tests.support.pair import FIRST_EV_PORT, MS, Datagram, Pair, S
 
 CONFIG = Config(mtu=4096, paths=8, backup_paths=4, link_bps=800_000_000)
 PLANES = 4
@@ -159,3 +159,20 @@ def test_single_ev() -> None:
     pair.run(lambda: pair.done(work))
     assert target == b"\x01" * (1 << 20)
     assert pair.a.ev_changes() == []
+
+
+def test_the_only_active_path_dies_and_its_backup_takes_over() -> None:
+    """With one active EV silence proves nothing, but what is sent again takes the spare."""
+    pair = Pair(Config(paths=1, backup_paths=1))
+    assert bytes(pair.transfer(bytes(100_000))) == bytes(100_000)
+    dead = pair.a.paths.paths[0].source_port
+
+    def swallow(datagram: Datagram) -> None:
+        if datagram.sender == 0 and datagram.source_port == dead:
+            datagram.copies = 0
+
+    pair.filters.append(swallow)
+    data = bytes(range(256)) * 4000
+    assert bytes(pair.transfer(data)) == data
+    assert not pair.failed()
+    assert [path.state for path in pair.a.paths.paths] == [EvState.ASSUMED_BAD, EvState.GOOD]

@@ -9,6 +9,7 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.proto.config import MTUS, Config
+from mrc.proto.work import WorkQueue
 from mrc.wire.fields import Opcode
 from mrc.wire.icrc import check_icrc_untrusted
 from tests.support.filters import Tap
@@ -144,7 +145,7 @@ def test_a_message_may_have_all_of_32_bits() -> None:
         work = pair.a.requestor._works.find(pair.a.qp.first_psn)  # noqa: SLF001 - its last PSN
         assert work.packets == 1 << 20
         pair.a.endpoint.destroy_qp(pair.a.qp)
-        pair.a.requestor._works.clear()  # noqa: SLF001 - lets go of the memory map
+        pair.a.requestor._works = WorkQueue()  # noqa: SLF001 - lets go of the memory map
         del work
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from pathlib import Path
 
 from benchmarks.child import Child, MeasurementError, MissingError, running
 from benchmarks.comparison import GOODPUT, Outcome
@@ -12,10 +14,22 @@ START_TIMEOUT_S = 20.0
 TRANSFER_TIMEOUT_S = 90.0
 SCHEME = "mrc://"
 MIB = 1 << 20
+FAULTY_SEND = Path(__file__).resolve().parent.parent / "faulty_send.py"
+LOSS = 0.01
 
 
 async def file_transfer(context: Context) -> Outcome:
     """Move the file as the defaults are: the receiver makes it durable before it says done."""
+    return await _transfer(context, ("mrc-send",))
+
+
+async def file_lossy(context: Context) -> Outcome:
+    """Move it with the sender's datagrams lost at random on all paths."""
+    return await _transfer(context, (sys.executable, str(FAULTY_SEND), "--loss", str(LOSS), "--"))
+
+
+async def _transfer(context: Context, sender_command: tuple[str, ...]) -> Outcome:
+    """Move the file with this sender, and check what arrived."""
     for command in ("mrc-recv", "mrc-send"):
         if shutil.which(command) is None:
             raise MissingError(f"{command} is not installed")
@@ -26,7 +40,7 @@ async def file_transfer(context: Context) -> Outcome:
         async with running("mrc-recv", *receive) as receiver:
             url = await _url(receiver)
             paths = str(context.settings.paths)
-            send = ("mrc-send", str(source.path), url, "--paths", paths, "--json")
+            send = (*sender_command, str(source.path), url, "--paths", paths, "--json")
             async with running("mrc-send", *send) as sender:
                 document = await sender.document(TRANSFER_TIMEOUT_S)
             status = await receiver.wait(START_TIMEOUT_S)
