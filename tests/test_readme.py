@@ -24,6 +24,11 @@ def test_the_ten_line_program_runs_as_printed() -> None:
     assert done.stderr == ""
 
 
+def test_no_placeholder_is_left() -> None:
+    """Figures and output in the README are real ones."""
+    assert not re.search(r"^@\w+@$", README.read_text(), re.MULTILINE)
+
+
 def test_every_file_the_readme_names_is_there() -> None:
     """Links and paths in the README lead somewhere."""
     text = README.read_text()
