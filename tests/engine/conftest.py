@@ -41,6 +41,19 @@ def connect() -> Connect:
     return connected
 
 
+async def turns(count: int) -> None:
+    """Let the event loop go round that often."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; fail when it does not within a time nobody would wait."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await turns(1)
+
+
 def is_ours(task: asyncio.Task[Any]) -> bool:
     """Tell whether a task runs code of the package."""
     code = getattr(task.get_coro(), "cr_code", None)
