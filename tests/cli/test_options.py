@@ -101,7 +101,7 @@ def test_the_queue_pair_retries_for_as_long_as_the_user_waits(
 def _options() -> Iterator[tuple[str, click.Option]]:
     for command in (send.command, recv.command):
         for parameter in command.params:
-            if isinstance(parameter, click.Option):
+            if isinstance(parameter, click.Option) and parameter.name != "version":
                 yield f"{command.name} {parameter.opts[0]}", parameter
 
 
