@@ -121,21 +121,22 @@ class LossDetector:
         else:
             missing = window.mark_missing(cack + 1, min(cack + 2, base), order)
             missing += window.mark_missing(base, base + sack.sack_bitmap.bit_length(), order)
-        if not missing:
-            return []
-        psns = np.array(missing, np.int64)
-        at = psns & (window.size - 1)
-        evs = window.ev[at]
-        by_order = self._paths.fifo[evs] & (window.orders[at] < self._acked_order[evs])
-        late_at = window.sent_ns[at] + self._paths.late_ns(evs, trigger.ev, trigger.rtt_ns)
-        lost = by_order | (late_at <= now_ns)
-        ask_ns = int(late_at[~lost].min(initial=NEVER_NS)) + int(self._paths.srtt_ns)
-        self.deadline_ns = min(self.deadline_ns, ask_ns)
-        found: list[int] = psns[lost].tolist()
-        for psn, ev, in_order in zip(found, evs[lost], by_order[lost], strict=True):
-            self._remember(psn, _Cause(int(ev), bool(in_order)))
+        found = [psn for psn in missing if self._is_lost(psn, trigger, now_ns)]
         self.lost_packets += len(found)
         return found
+
+    def _is_lost(self, psn: int, trigger: Trigger, now_ns: int) -> bool:
+        """Tell whether a missing packet is lost; if it may yet come, note when to ask again."""
+        at = self._window.index(psn)
+        ev = int(self._window.ev[at])
+        by_order = bool(self._paths.fifo[ev] and self._window.orders[at] < self._acked_order[ev])
+        late_ns = self._paths.late_ns(ev, trigger.ev, trigger.rtt_ns)
+        late_at_ns = int(self._window.sent_ns[at]) + late_ns
+        if by_order or late_at_ns <= now_ns:
+            self._remember(psn, _Cause(ev, by_order))
+            return True
+        self.deadline_ns = min(self.deadline_ns, late_at_ns + int(self._paths.srtt_ns))
+        return False
 
     def _remember(self, psn: int, cause: _Cause) -> None:
         if len(self._causes) >= _CAUSES_MAX:

@@ -174,10 +174,11 @@ class PathSet:
         self.acked_packets = np.zeros(len(self.paths), np.int64)
         self.fifo = np.ones(len(self.paths), np.bool_)
         """Per EV: packets on it have not been seen to overtake each other."""
-        self._plane_of = np.array([path.plane for path in self.paths])
-        self._srtts_ns = np.full(len(self.paths), FIRST_RTT_NS)
+        self._srtts_ns = [FIRST_RTT_NS] * len(self.paths)
+        """Per EV: smoothed round trip of any packet; before the first, of its plane."""
         self._planes_heard: set[int] = set()
-        self._rtt_mins_ns = np.full(self.planes, FIRST_RTT_NS)
+        self._rtt_mins_ns = [FIRST_RTT_NS] * self.planes
+        """Per plane: smallest round trip of any packet, probes included."""
         self.confirmed_ns = np.full(len(self.paths), -1, np.int64)
         """Per EV: when something sent on it was last known to have arrived; -1 for never."""
         self._choose_reverse_set()
@@ -291,7 +292,9 @@ class PathSet:
         self.srtt_ns, self.rttvar_ns = _smooth(self.srtt_ns, self.rttvar_ns, rtt_ns)
         if path.plane not in self._planes_heard:
             self._planes_heard.add(path.plane)
-            self._srtts_ns[self._plane_of == path.plane] = rtt_ns
+            for mate in self.paths:
+                if mate.plane == path.plane:
+                    self._srtts_ns[mate.index] = rtt_ns
         self._srtts_ns[path.index] = int(path.srtt_ns)
         self._rtt_mins_ns[path.plane] = min(self._rtt_mins_ns[path.plane], rtt_ns)
         begin_ns, slowest_ns, before_ns = self._slow_stretch
@@ -304,9 +307,7 @@ class PathSet:
             self.reorder_scale //= 2
             self._spurious_ns = now_ns
 
-    def late_ns(
-        self, evs: NDArray[np.uint16], trigger_ev: int, rtt_ns: int | None
-    ) -> NDArray[np.int64]:
+    def late_ns(self, ev: int, trigger_ev: int, rtt_ns: int | None) -> int:
         """Return how long after it was sent on an EV a missing packet counts as lost.
 
         It is measured against the slowest of all EVs: while queues build up, the round trip of one
@@ -314,17 +315,17 @@ class PathSet:
         against what the SACK itself needed, which may have come back a long way.
 
         Args:
-            evs: the EVs of the missing packets.
-            trigger_ev: EV of the packet that caused the SACK in which they are missing.
+            ev: EV of the missing packet.
+            trigger_ev: EV of the packet that caused the SACK in which it is missing.
             rtt_ns: its round trip, if known.
         """
-        due: NDArray[np.int64] = np.maximum(self._srtts_ns[evs], self.slow_rtt_ns)
+        due_ns = max(self._srtts_ns[ev], self.slow_rtt_ns)
         if rtt_ns is not None:
-            planes = self._plane_of[evs]
-            longer = self._rtt_mins_ns[planes] - self._rtt_mins_ns[self._plane_of[trigger_ev]]
-            due = np.maximum(due, rtt_ns + np.maximum(longer, 0))
+            plane, trigger_plane = self.paths[ev].plane, self.paths[trigger_ev].plane
+            longer_ns = self._rtt_mins_ns[plane] - self._rtt_mins_ns[trigger_plane]
+            due_ns = max(due_ns, rtt_ns + max(longer_ns, 0))
         margin_ns = max(self.slow_rtt_ns // 4, int(2 * self.rttvar_ns), REORDER_NS_MIN)
-        return due + margin_ns * self.reorder_scale
+        return due_ns + margin_ns * self.reorder_scale
 
     def on_lost(self, index: int, now_ns: int, *, alive: bool = False) -> None:
         """Blame an EV for a packet lost without a trim.

@@ -179,11 +179,12 @@ class SendWindow:
         found: list[int] = []
         asked = self._shifted(start, (1 << (end - start)) - 1)
         for first, total in stretches(asked & ~self._acked_bits):
-            at = np.arange(self.una + first, self.una + first + total) & self._mask
-            sent = (self.state[at] == SENT) & (self.orders[at] < before_order)
-            for offset in np.flatnonzero(sent).tolist():
-                self._missing_bits |= 1 << (first + offset)
-                found.append(self.una + first + offset)
+            # Mostly one or two: an array would cost more than it saves.
+            for offset in range(first, first + total):
+                at = (self.una + offset) & self._mask
+                if self.state[at] == SENT and self.orders[at] < before_order:
+                    self._missing_bits |= 1 << offset
+                    found.append(self.una + offset)
         return found
 
     @property

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 
 from mrc.proto.config import Config
 from mrc.proto.events import EvState
+from mrc.proto.paths import Path
 from mrc.proto.statistics import RequestorStatistics
 from mrc.wire.fields import Opcode
 from tests.support.evs import path_set
@@ -255,13 +255,14 @@ def test_sack_that_came_a_long_way() -> None:
     near, far = paths.paths[0], paths.paths[2]
     paths.on_rtt(near, 1 * MS, 0)
     paths.on_rtt(far, 9 * MS, 0)
-    evs = np.array([near.index, far.index], np.uint16)
-    margin_ns = 1 * MS + int(2 * paths.rttvar_ns) - 1 * MS
-    assert paths.late_ns(evs, near.index, None).tolist() == [9 * MS + margin_ns] * 2
-    assert paths.late_ns(evs, near.index, 20 * MS).tolist() == [
-        20 * MS + margin_ns, 28 * MS + margin_ns,
-    ]  # fmt: skip
-    assert paths.late_ns(evs, far.index, 20 * MS).tolist() == [20 * MS + margin_ns] * 2
+    margin_ns = int(2 * paths.rttvar_ns)
+
+    def late_ns(trigger: Path, rtt_ns: int | None) -> list[int]:
+        return [paths.late_ns(ev.index, trigger.index, rtt_ns) for ev in (near, far)]
+
+    assert late_ns(near, None) == [9 * MS + margin_ns] * 2
+    assert late_ns(near, 20 * MS) == [20 * MS + margin_ns, 28 * MS + margin_ns]
+    assert late_ns(far, 20 * MS) == [20 * MS + margin_ns] * 2
 
 
 # Wrong verdicts.
