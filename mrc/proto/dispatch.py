@@ -1,7 +1,8 @@
 """From datagrams to queue pairs: every check that comes before a packet is believed.
 
 The order is fixed: length before field, iCRC before meaning, queue pair before PSN, window before
-bitmap, key and bounds before any byte is placed. What fails is dropped and counted by reason.
+bitmap, key and bounds before any byte is placed. What fails is dropped and counted by reason; feedback for a queue pair that has sent nothing yet is
+ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 
 from mrc.proto.peer import Peer
 from mrc.proto.qp import CAN_RECEIVE, QpState, QueuePair
-from mrc.proto.responder import Arrival, DataHeader, Responder
+from mrc.proto.requestor import Requestor
+from mrc.proto.responder import Arrival, DataHeader
 from mrc.proto.runs import ECN_CE, ReceivedRun, SockAddr
 from mrc.proto.statistics import DropReason
 from mrc.wire.control import (
@@ -95,10 +97,7 @@ class Dispatcher:
             self._rows_untrusted(run, views, done, now_ns)
         for start in range(done * size, run.byte_count, size or 1):
             end = min(start + size, run.byte_count)
-            try:
-                self._datagram_untrusted(run.buffer.memory[start:end], run, now_ns)
-            except BadPacket:
-                self._endpoint.drop(DropReason.SHORT)
+            self._datagram_untrusted(run.buffer.memory[start:end], run, now_ns)
 
     @property
     def _trimmed(self) -> tuple[int, int]:
@@ -175,10 +174,7 @@ class Dispatcher:
     def _singly_untrusted(self, run: ReceivedRun, start: int, end: int, now_ns: int) -> None:
         size = run.segment_bytes
         for i in range(start, end):
-            try:
-                self._datagram_untrusted(run.buffer.memory[i * size : (i + 1) * size], run, now_ns)
-            except BadPacket:
-                self._endpoint.drop(DropReason.MALFORMED)
+            self._datagram_untrusted(run.buffer.memory[i * size : (i + 1) * size], run, now_ns)
 
     def _after_data(self, qp: QueuePair, now_ns: int) -> None:
         if qp.responder is not None and qp.responder.owes_reply:
@@ -209,10 +205,17 @@ class Dispatcher:
     # Single datagrams.
 
     def _datagram_untrusted(self, datagram: memoryview, run: ReceivedRun, now_ns: int) -> None:
-        """Take one datagram of any kind.
+        """Take one datagram of any kind."""
+        try:
+            self._packet_untrusted(datagram, run, now_ns)
+        except BadPacket:
+            self._endpoint.drop(DropReason.SHORT)
+
+    def _packet_untrusted(self, datagram: memoryview, run: ReceivedRun, now_ns: int) -> None:
+        """Check what all datagrams have, and hand it to who takes its kind.
 
         Raises:
-            BadPacket: shorter than its headers.
+            BadPacket: shorter than its headers, or they are none of MRC's.
         """
         endpoint = self._endpoint
         if len(datagram) < BTH_BYTES + ICRC_BYTES:
@@ -280,27 +283,39 @@ class Dispatcher:
         self, qp: QueuePair, packet: memoryview, run: ReceivedRun, now_ns: int
     ) -> None:
         probe = Probe.decode_untrusted(packet)
-        responder = _connected(qp)
-        responder.receive_probe(probe, _arrival(run, len(packet) + ICRC_BYTES, now_ns))
+        if qp.responder is None:
+            self._endpoint.drop(DropReason.QP_STATE)
+            return
+        qp.responder.receive_probe(probe, _arrival(run, len(packet) + ICRC_BYTES, now_ns))
         self._after_data(qp, now_ns)
 
     def _sack_untrusted(self, qp: QueuePair, packet: memoryview, now_ns: int) -> None:
         sack = Sack.decode_untrusted(packet)
-        if qp.state is QpState.RTS and qp.requestor is not None and _ours(qp, sack.dpdcid):
-            qp.requestor.on_sack(sack, now_ns)
+        if (requestor := self._requestor_untrusted(qp, sack.dpdcid)) is not None:
+            requestor.on_sack(sack, now_ns)
             self._endpoint.after_feedback(qp, now_ns)
 
     def _nack_untrusted(self, qp: QueuePair, packet: memoryview, now_ns: int) -> None:
         nack = Nack.decode_untrusted(packet)
-        if qp.state is QpState.RTS and qp.requestor is not None and _ours(qp, nack.dpdcid):
-            qp.requestor.on_nack(nack, now_ns)
+        if (requestor := self._requestor_untrusted(qp, nack.dpdcid)) is not None:
+            requestor.on_nack(nack, now_ns)
             self._endpoint.after_feedback(qp, now_ns)
 
     def _ack_untrusted(self, qp: QueuePair, packet: memoryview, now_ns: int) -> None:
         ack = Ack.decode_untrusted(packet)
-        if qp.state is QpState.RTS and qp.requestor is not None:
-            qp.requestor.on_transport_ack(ack, now_ns)
+        if (requestor := self._requestor_untrusted(qp, qp.qpn & 0xFFFF)) is not None:
+            requestor.on_transport_ack(ack, now_ns)
             self._endpoint.after_feedback(qp, now_ns)
+
+    def _requestor_untrusted(self, qp: QueuePair, dpdcid: int) -> Requestor | None:
+        """Return who takes feedback, if it may come now and names our number a second time."""
+        if qp.state is not QpState.RTS:
+            # Nothing of ours can be meant yet; it is early, not wrong.
+            return None
+        if dpdcid != qp.qpn & 0xFFFF:
+            self._endpoint.drop(DropReason.MALFORMED)
+            return None
+        return qp.requestor
 
     # Endpoint operations.
 
@@ -346,14 +361,3 @@ def _without(start: int, end: int, wrong: frozenset[int]) -> list[tuple[int, int
 def _arrival(run: ReceivedRun, udp_payload_bytes: int, now_ns: int) -> Arrival:
     entropy = (run.flow_label & 0xFFFF) << 16 | run.source[1]
     return Arrival(entropy, run.tos & 3 == ECN_CE, udp_payload_bytes, now_ns)
-
-
-def _ours(qp: QueuePair, dpdcid: int) -> bool:
-    """Tell whether a SACK or NACK names this queue pair's number a second time."""
-    return dpdcid == qp.qpn & 0xFFFF
-
-
-def _connected(qp: QueuePair) -> Responder:
-    if qp.responder is None:
-        raise BadPacket("queue pair not connected")
-    return qp.responder

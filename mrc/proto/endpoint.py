@@ -345,6 +345,16 @@ class Endpoint:
         """Take an EV out of use, or give it back, by decision of the application."""
         peer.paths.deny(ev_index, denied=denied, now_ns=self._time(now_ns))
 
+    def statistics(self) -> EndpointStatistics:
+        """Return a snapshot of the counters."""
+        return EndpointStatistics(
+            queue_pairs=len(self.qps),
+            regions=len(self.memory),
+            datagrams_received=self.datagrams_received,
+            datagrams_sent=self.datagrams_sent,
+            drops={reason.name.lower(): count for reason, count in self.drops.items()},
+        )
+
     # Used by the dispatcher.
 
     def wake(self, qp: QueuePair) -> None:
@@ -387,22 +397,24 @@ class Endpoint:
         """Answer an endpoint request of a known peer."""
         response = EndpointResponse(request.request_id, request.op, request.tx_timestamp)
         path = peer.paths.choose_reverse(now_ns)
-        self.queue_endpoint_packet(peer, path, response.encode(), control=True)
+        self._queue_operation(peer, path, response.encode(), control=True)
 
     def watch_reverse(self, peer: Peer, now_ns: int) -> None:
         """Traffic came in: make sure that the EVs which carry our SACKs are verified."""
         peer.paths.watch_reverse(now_ns)
         self._arm(peer)
 
-    def queue_endpoint_packet(
-        self, peer: Peer, path: Path, packet: bytes, *, control: bool
-    ) -> None:
+    def drop(self, reason: DropReason) -> None:
+        """Count a datagram that is thrown away."""
+        self.drops[reason] += 1
+
+    # The inside.
+
+    def _queue_operation(self, peer: Peer, path: Path, packet: bytes, *, control: bool) -> None:
         """Queue one packet without iCRC for an EV of a peer."""
         dscp = self.config.dscp
         tos = (dscp.control << 2 | ECN_NOT_ECT) if control else (dscp.no_trim << 2 | ECN_ECT0)
         self._queue(peer, path, packet, tos)
-
-    # The inside.
 
     def _time(self, now_ns: int) -> int:
         self._now_ns = max(self._now_ns, now_ns)
@@ -445,7 +457,7 @@ class Endpoint:
         request_id = tag << 8 | self._request_counts[tag] & 0xFF
         self._requests[request_id] = _Request(peer, path, operation, mask, now_ns)
         request = EndpointRequest(request_id, operation, mask, timestamp(now_ns))
-        self.queue_endpoint_packet(peer, path, request.encode(), control=False)
+        self._queue_operation(peer, path, request.encode(), control=False)
 
     def _queue_replies(self, qp: QueuePair, now_ns: int) -> None:
         peer, responder = qp.peer, qp.responder
@@ -500,18 +512,4 @@ class Endpoint:
             qp.qpn,
             built.psn,
             built.packets,
-        )
-
-    def drop(self, reason: DropReason) -> None:
-        """Count a datagram that is thrown away."""
-        self.drops[reason] += 1
-
-    def statistics(self) -> EndpointStatistics:
-        """Return a snapshot of the counters."""
-        return EndpointStatistics(
-            queue_pairs=len(self.qps),
-            regions=len(self.memory),
-            datagrams_received=self.datagrams_received,
-            datagrams_sent=self.datagrams_sent,
-            drops={reason.name.lower(): count for reason, count in self.drops.items()},
         )

@@ -85,11 +85,6 @@ class MemoryTable:
             return None
         return region.data[offset : offset + length]
 
-    def holds(self, r_key: int, va: int, length: int) -> bool:
-        """Tell whether [va, va + length) lies inside one region."""
-        region = self._regions.get(r_key)
-        return region is not None and (region.va <= va and va + length <= region.va + region.length)
-
     def region(self, r_key: int) -> Region | None:
         """Return the region with this key."""
         return self._regions.get(r_key)

@@ -215,7 +215,7 @@ class Responder:
         target = self._memory.find(header.r_key, header.va, len(payload))
         # A message with immediate data ends with this packet, so it begins its length before.
         start = header.va + len(payload) - header.dma_length
-        whole = imm is None or self._memory.holds(header.r_key, start, header.dma_length)
+        whole = imm is None or self._memory.find(header.r_key, start, header.dma_length) is not None
         if target is None or not whole or len(payload) > header.dma_length:
             self._refuse(psn, Syndrome.NAK_REMOTE_ACCESS)
             return

@@ -10,7 +10,7 @@ from enum import Enum
 class DropReason(Enum):
     """Why a datagram was dropped without an answer."""
 
-    SHORT = "shorter than its headers"
+    SHORT = "shorter than its headers, or they are none of MRC's"
     ICRC = "iCRC does not match"
     OPCODE = "unknown opcode"
     VERSION = "transport version is not 0"

@@ -212,6 +212,7 @@ def test_sack_for_another_queue_pair() -> None:
     a.forger.sack(9, dpdcid=wrong)
     a.forger.nack(3, dpdcid=wrong)
     assert (a.in_flight(), a.statistics().sacks, a.statistics().nacks) == (without(), 0, 0)
+    assert a.pair.a.dropped() == {DropReason.MALFORMED: 2}
 
 
 # NACKs.
