@@ -1,8 +1,8 @@
 """From datagrams to queue pairs: every check that comes before a packet is believed.
 
 The order is fixed: length before field, iCRC before meaning, queue pair before PSN, window before
-bitmap, key and bounds before any byte is placed. What fails is dropped and counted by reason; feedback for
-a queue pair that has sent nothing yet is ignored.
+bitmap, key and bounds before any byte is placed. What fails is dropped and counted by reason;
+feedback for a queue pair that has sent nothing yet is ignored.
 """
 
 from __future__ import annotations
