@@ -7,7 +7,7 @@ feedback for a queue pair that has sent nothing yet is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +34,6 @@ from mrc.wire.fields import IMMEDIATE_OPCODES, WRITE_OPCODES, BadPacket, Opcode
 from mrc.wire.icrc import ICRC_BYTES, Address, check_icrc_untrusted, flow_seed
 from mrc.wire.runs import (
     OVERHEAD_BYTES,
-    U32,
     WORD_BTH,
     WORD_DQP,
     WORD_LENGTH,
@@ -94,7 +93,10 @@ class Dispatcher:
         ):
             views = run.buffer.views(size)
             done = min(whole, len(views.payloads))
-            self._rows_untrusted(run, views, done, now_ns)
+            if done == 1:
+                self._row_untrusted(run, views, now_ns)
+            else:
+                self._rows_untrusted(run, views, done, now_ns)
         for start in range(done * size, run.byte_count, size or 1):
             end = min(start + size, run.byte_count)
             self._datagram_untrusted(run.buffer.memory[start:end], run, now_ns)
@@ -110,6 +112,17 @@ class Dispatcher:
 
     # Runs of data packets.
 
+    def _row_untrusted(self, run: ReceivedRun, views: SegmentViews, now_ns: int) -> None:
+        """Take a buffer of one row, as slow or much spread flows bring it: no columns needed."""
+        if self._endpoint.config.icrc:
+            source, destination = self._flow(run)
+            if not views.is_icrc_right(flow_seed(source, destination, views.segment_bytes)):
+                # Wrong, or right with the reserved byte set, which only the exact check allows for.
+                self._singly_untrusted(run, 0, 1, now_ns)
+                return
+        row, opcodes = views.read_row(), run.buffer.bytes[:1]
+        self._run_untrusted(run, views, row, opcodes, 0, 1, now_ns)
+
     def _rows_untrusted(
         self, run: ReceivedRun, views: SegmentViews, count: int, now_ns: int
     ) -> None:
@@ -121,12 +134,13 @@ class Dispatcher:
             source, destination = self._flow(run)
             bad = views.bad_icrcs(count, flow_seed(source, destination, views.segment_bytes))
         if bad is None and views.is_one_run(words, opcodes):
-            self._run_untrusted(run, views, words, opcodes, 0, count, now_ns)
+            self._run_untrusted(run, views, words[0].tolist(), opcodes, 0, count, now_ns)
             return
         wrong = frozenset() if bad is None else frozenset(bad.tolist())
         for start, end in split_runs(words, opcodes, views.payload_bytes):
             for first, stop in _without(start, end, wrong):
-                self._run_untrusted(run, views, words, opcodes, first, stop, now_ns)
+                row = words[first].tolist()
+                self._run_untrusted(run, views, row, opcodes, first, stop, now_ns)
         for row in sorted(wrong):
             # Wrong, or right with the reserved byte set, which only the exact check allows for.
             self._singly_untrusted(run, row, row + 1, now_ns)
@@ -135,21 +149,23 @@ class Dispatcher:
         self,
         run: ReceivedRun,
         views: SegmentViews,
-        words: U32,
+        row: Sequence[int],
         opcodes: bytes,
         start: int,
         end: int,
         now_ns: int,
     ) -> None:
-        """Take rows [start, end), which are one run: each continues the one before."""
-        row = words[start].tolist()
+        """Take rows [start, end), which are one run: each continues the one before.
+
+        `row` holds the header words of the first, `opcodes` the opcode of every row.
+        """
         plain = (
             row[WORD_BTH] & 0x00FFFFFF == _PLAIN_BTH
             and not row[WORD_PSN] & _PSN_WORD_RESERVED
             and row[WORD_DQP] <= _MASK_24
             and row[WORD_PSN] & FLAG_TS
         )
-        if not plain or any(opcode not in _RUN_OPCODES for opcode in set(opcodes[start:end])):
+        if not plain or not _RUN_OPCODES.issuperset(opcodes[start:end]):
             self._singly_untrusted(run, start, end, now_ns)
             return
         qp = self._qp_untrusted(row[WORD_DQP], run, now_ns)

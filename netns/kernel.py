@@ -1,0 +1,98 @@
+"""What the lab needs of this machine, and how to be inside a network namespace for a moment."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from netns.errors import LabMissing
+
+T = TypeVar("T")
+
+NAMESPACES = Path("/run/netns")
+CLONE_NEWNET = 0x40000000
+
+COMMANDS = {
+    "ip": "the ip command (apt-get install iproute2)",
+    "clang": "clang, which compiles the switch (apt-get install clang libbpf-dev)",
+}
+
+
+def missing() -> list[str]:
+    """Return what keeps the lab from running here, each with its remedy; nothing means it runs."""
+    lacks = [text for command, text in COMMANDS.items() if shutil.which(command) is None]
+    if os.name != "posix" or not Path("/proc/sys/net").is_dir():
+        return ["Linux"]
+    if os.geteuid() != 0:
+        return ["root (try sudo)", *lacks]
+    libc = ctypes.CDLL(None, use_errno=True)
+    trial = threading.Thread(target=lambda: results.append(libc.unshare(CLONE_NEWNET)))
+    results: list[int] = []
+    trial.start()
+    trial.join()
+    if results != [0]:
+        lacks.append("the right to make network namespaces (CAP_SYS_ADMIN in a container)")
+    return lacks
+
+
+def require() -> None:
+    """Go on only where the lab can run.
+
+    Raises:
+        LabMissing: what is missing.
+    """
+    lacks = missing()
+    if lacks:
+        raise LabMissing(f"the lab needs {'; '.join(lacks)}")
+
+
+def in_namespace(namespace: str, function: Callable[[], T]) -> T:
+    """Call a function inside a network namespace, in a thread made for it: nothing stays changed.
+
+    Raises:
+        OSError: there is no such namespace; and whatever the function raises.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            _set_namespace(NAMESPACES / namespace)
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001  # handed on to the caller
+            errors.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _set_namespace(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(descriptor, CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def write_sysctls(values: Mapping[str, str]) -> None:
+    """Set kernel parameters of the namespace this thread is in; those that are missing are skipped.
+
+    Args:
+        values: by path below /proc/sys, such as `net/ipv4/ip_forward`.
+    """
+    for name, value in values.items():
+        path = Path("/proc/sys") / name
+        if path.exists():
+            path.write_text(value, encoding="ascii")

@@ -1,0 +1,391 @@
+"""The numbers that scenarios are judged by, each computed from what a run saw.
+
+`fair` is the goodput that the links allow: their rate times payload over wire bytes, without what
+the fault under way takes away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from netns.recording import FlowSeen, Happened, Recording
+
+FINE_S = 0.002
+"""Bins in which gaps are looked for."""
+COARSE_S = 0.01
+"""Bins of what links carry, whose counters are read that often."""
+SETTLED_S = 0.2
+"""Long enough a stretch to say that a rate is held."""
+RETURN_S = 0.1
+WINDOW_S = 1.0
+VICTIM = "victim"
+HEADERS_BYTES = 14 + 20 + 8 + 12 + 4 + 4 + 16 + 4
+"""Ethernet, IPv4, UDP, BTH, METH, TSETH, RETH and iCRC around the payload of a packet."""
+
+
+Of = Callable[["Recording"], "float | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number: what it says, in which unit, and how it is had; None: nothing to compute it from."""
+
+    what: str
+    unit: str
+    of: Of
+
+
+METRICS: dict[str, Metric] = {}
+
+
+def metric(what: str, unit: str) -> Callable[[Of], Of]:
+    """Register a function as the metric of its name."""
+
+    def register(function: Of) -> Of:
+        METRICS[function.__name__] = Metric(what, unit, function)
+        return function
+
+    return register
+
+
+# What the network allows.
+
+
+def fair_mbps(run: Recording, flow: FlowSeen, during: Happened | None = None) -> float:
+    """Return the goodput that the planes of both hosts allow, during a fault or without one."""
+    total = 0.0
+    payload = flow.mtu_bytes / (flow.mtu_bytes + HEADERS_BYTES)
+    far = {link.plane: link for link in run.fabric.planes(flow.target)}
+    for link in run.fabric.planes(flow.source):
+        rate = min(link.rate_mbps, far[link.plane].rate_mbps)
+        if during is not None and link.plane in during.planes:
+            rate *= _left(during)
+        total += rate * payload
+    return total
+
+
+def _left(fault: Happened) -> float:
+    """Share of a plane's rate that a fault leaves."""
+    lossy = fault.kind in ("loss", "ev-loss", "corrupt", "duplicate")
+    whole = fault.kind in ("big-packets", "rewrite-ports", "tail-drop", "no-marks", "rate")
+    return 1.0 if lossy or whole else 0.0
+
+
+def _main(run: Recording) -> FlowSeen | None:
+    return next((flow for flow in run.flows if flow.name != VICTIM), None)
+
+
+def _first(run: Recording) -> Happened | None:
+    """The first fault that began after the warm-up."""
+    later = [each for each in run.happened if each.begin_s > 0]
+    return later[0] if later else None
+
+
+def _fault_end_s(run: Recording, fault: Happened) -> float:
+    return min(run.duration_s if fault.end_s is None else fault.end_s, run.duration_s)
+
+
+def _quiet(run: Recording) -> tuple[float, float]:
+    """The stretch before anything breaks, without the warm-up."""
+    fault = _first(run)
+    end_s = run.duration_s if fault is None else fault.begin_s
+    return run.scenario.warmup_s, max(end_s, run.scenario.warmup_s + FINE_S)
+
+
+def _percent(part: float, whole: float) -> float | None:
+    return 100 * part / whole if whole else None
+
+
+# Goodput.
+
+
+@metric("goodput before any fault, all flows together", "Mbit/s")
+def goodput_mbps(run: Recording) -> float | None:
+    """All flows together."""
+    return sum(flow.rate_mbps(*_quiet(run)) for flow in run.flows) if run.flows else None
+
+
+@metric("goodput before any fault, as a share of what the links carry of payload", "%")
+def steady_percent(run: Recording) -> float | None:
+    """The main flow alone."""
+    flow = _main(run)
+    return None if flow is None else 100 * flow.rate_mbps(*_quiet(run)) / fair_mbps(run, flow)
+
+
+@metric("goodput of the flow that gets least, as a share of what its links carry of payload", "%")
+def least_flow_percent(run: Recording) -> float | None:
+    """Before any fault."""
+    shares = [flow.rate_mbps(*_quiet(run)) / fair_mbps(run, flow) for flow in run.flows]
+    return 100 * min(shares, default=0.0) or None
+
+
+@metric("difference between the most and the least loaded plane, of their mean", "%")
+def plane_spread_percent(run: Recording) -> float | None:
+    """By the bytes that reached the receiver before any fault."""
+    flow = _main(run)
+    if flow is None:
+        return None
+    begin_s, end_s = _quiet(run)
+    carried = [
+        bins[0] for bins in run.plane_bins(flow.target, end_s - begin_s, begin_s, end_s).values()
+    ]
+    return float(100 * (max(carried) - min(carried)) / np.mean(carried)) if any(carried) else None
+
+
+@metric("goodput during the fault, as a share of what it leaves", "%")
+def during_fair_percent(run: Recording) -> float | None:
+    """From the moment it begins."""
+    flow, fault = _main(run), _first(run)
+    if flow is None or fault is None:
+        return None
+    rate = flow.rate_mbps(fault.begin_s, _fault_end_s(run, fault))
+    return 100 * rate / fair_mbps(run, flow, fault)
+
+
+@metric("goodput during the fault, as a share of that before it", "%")
+def during_percent(run: Recording) -> float | None:
+    """From the moment it begins."""
+    flow, fault = _main(run), _first(run)
+    if flow is None or fault is None:
+        return None
+    rate = flow.rate_mbps(fault.begin_s, _fault_end_s(run, fault))
+    return _percent(rate, flow.rate_mbps(*_quiet(run)))
+
+
+@metric("goodput from 100 ms after the fault began, as a share of that before it", "%")
+def adapted_percent(run: Recording) -> float | None:
+    """When paths that are harmed had time to leave."""
+    flow, fault = _main(run), _first(run)
+    if flow is None or fault is None:
+        return None
+    rate = flow.rate_mbps(fault.begin_s + 0.1, _fault_end_s(run, fault))
+    return _percent(rate, flow.rate_mbps(*_quiet(run)))
+
+
+@metric("goodput during the fault, as a share of what the planes it spares carry", "%")
+def spared_planes_percent(run: Recording) -> float | None:
+    """More than 100: the harmed planes help."""
+    flow, fault = _main(run), _first(run)
+    if flow is None or fault is None:
+        return None
+    planes = run.fabric.planes(flow.source)
+    spared = sum(link.rate_mbps for link in planes if link.plane not in fault.planes)
+    share = spared / sum(link.rate_mbps for link in planes)
+    rate = flow.rate_mbps(fault.begin_s, _fault_end_s(run, fault))
+    return 100 * rate / (fair_mbps(run, flow) * share) if share else None
+
+
+# Time to notice and to return.
+
+
+@metric("longest stretch of 2 ms bins below half of the fair rate, from the fault on", "ms")
+def gap_ms(run: Recording) -> float | None:
+    """Up to the end of the fault."""
+    flow, fault = _main(run), _first(run)
+    if flow is None or fault is None:
+        return None
+    bins = flow.bins(FINE_S, fault.begin_s, _fault_end_s(run, fault))
+    half = fair_mbps(run, flow, fault) * 1e6 / 8 * FINE_S / 2
+    return longest(bins < half) * FINE_S * 1e3
+
+
+@metric("from the fault to the first 200 ms at 90 % of the fair rate", "ms")
+def settle_ms(run: Recording) -> float | None:
+    """Bursts of what was held back count at line rate at most."""
+    flow, fault = _main(run), _first(run)
+    if flow is None or fault is None:
+        return None
+    bins = flow.bins(FINE_S, fault.begin_s, _fault_end_s(run, fault))
+    line = fair_mbps(run, flow, fault) * 1e6 / 8 * FINE_S
+    first = _first_stretch(np.minimum(bins, line), round(SETTLED_S / FINE_S), 0.9 * line)
+    return None if first is None else first * FINE_S * 1e3
+
+
+@metric("from healing to the first 100 ms in which the plane carries half of its rate", "ms")
+def plane_back_ms(run: Recording) -> float | None:
+    """By the bytes that come out of the plane's last hop."""
+    flow, fault = _main(run), _first(run)
+    if flow is None or fault is None or fault.end_s is None or not fault.planes:
+        return None
+    plane = fault.planes[0]
+    link = run.fabric.planes(flow.target)[plane]
+    bins = run.plane_bins(flow.target, COARSE_S, fault.end_s, run.duration_s).get(plane)
+    if bins is None:
+        return None
+    half = link.rate_mbps * 1e6 / 8 * COARSE_S / 2
+    first = _first_stretch(bins, round(RETURN_S / COARSE_S), half)
+    return None if first is None else first * COARSE_S * 1e3
+
+
+def _first_stretch(bins: np.ndarray, length: int, least: float) -> int | None:
+    """Return the bin with which the first stretch of this length and mean begins."""
+    if len(bins) < length:
+        return None
+    means = np.convolve(bins, np.ones(length) / length, mode="valid")
+    enough = np.flatnonzero(means >= least)
+    return int(enough[0]) if len(enough) else None
+
+
+def longest(flags: np.ndarray) -> int:
+    """Return the length of the longest run of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(np.int8), [0]))))
+    return int((edges[1::2] - edges[::2]).max()) if len(edges) else 0
+
+
+# Paths.
+
+
+def harmed_paths(run: Recording, flow: FlowSeen, fault: Happened) -> set[int]:
+    """Return the paths of a flow that cross what a fault harms; by plane, or the one EV."""
+    if fault.kind == "ev-loss":
+        return {f.path for f in run.scenario.faults if f.path is not None and f.flow == flow.name}
+    return {i for i, path in enumerate(flow.paths) if path["plane"] in fault.planes}
+
+
+def _bad_since(flow: FlowSeen, begin_s: float, paths: set[int]) -> dict[int, float]:
+    """Return when each of these paths was first withdrawn after a moment."""
+    first: dict[int, float] = {}
+    for change in flow.changes:
+        path = change["path"]
+        bad = change["after"] == "assumed_bad" and change["at_s"] >= begin_s
+        if bad and path in paths and path not in first:
+            first[path] = change["at_s"]
+    return first
+
+
+@metric("from the fault to the withdrawal of a path it harms, the first time", "ms")
+def withdrawn_ms(run: Recording) -> float | None:
+    """The first one."""
+    flow, fault = _main(run), _first(run)
+    if flow is None or fault is None:
+        return None
+    found = _bad_since(flow, fault.begin_s, harmed_paths(run, flow, fault))
+    return 1e3 * (min(found.values()) - fault.begin_s) if found else None
+
+
+@metric("from the start to the withdrawal of the last active path that was dead before", "ms")
+def found_bad_ms(run: Recording) -> float | None:
+    """None while one of them is still in use at the end."""
+    flow = _main(run)
+    before = [each for each in run.happened if each.begin_s <= 0]
+    if flow is None or not before:
+        return None
+    harmed = {p for each in before for p in harmed_paths(run, flow, each)}
+    used = {p for p in harmed if flow.paths[p]["sent"]}
+    found = _bad_since(flow, -1e9, used)
+    if used - set(found):
+        return None
+    return 1e3 * max(found.values(), default=0.0)
+
+
+@metric("withdrawals of paths that no fault harms", "")
+def healthy_blamed(run: Recording) -> float | None:
+    """Those that were taken back as spurious count as well."""
+    flow = _main(run)
+    if flow is None or not flow.paths:
+        return None
+    harmed = {p for each in run.happened for p in harmed_paths(run, flow, each)}
+    return float(sum(c["after"] == "assumed_bad" and c["path"] not in harmed for c in flow.changes))
+
+
+@metric("packets sent again although the first one arrived", "% of packets")
+def spurious_percent(run: Recording) -> float | None:
+    """Of all flows."""
+    sent = _total(run, "sent")
+    return None if not sent else 100 * (_total(run, "spurious") or 0) / sent
+
+
+def _total(run: Recording, name: str) -> float | None:
+    """Return the sum of a counter over all flows at their end."""
+    ends = [flow.samples[name][-1] for flow in run.flows if len(flow.samples[name])]
+    return float(sum(ends)) if ends else None
+
+
+@metric("retransmission timeouts, all flows together", "")
+def timeouts(run: Recording) -> float | None:
+    """What probes and NACKs did not find."""
+    return _total(run, "timeouts")
+
+
+@metric("packets trimmed, as the senders were told", "")
+def trims(run: Recording) -> float | None:
+    """All flows together."""
+    return _total(run, "trims")
+
+
+@metric("packets marked, as the senders were told", "")
+def marks(run: Recording) -> float | None:
+    """All flows together."""
+    return _total(run, "marked")
+
+
+# Messages.
+
+
+@metric("messages that did not arrive whole, in order and once", "")
+def undelivered(run: Recording) -> float | None:
+    """All flows together."""
+    return float(sum(flow.undelivered for flow in run.flows)) if run.flows else None
+
+
+@metric("flows that ended with an error", "")
+def errors(run: Recording) -> float | None:
+    """And trouble of the run itself."""
+    return float(sum(bool(flow.error) for flow in run.flows) + len(run.trouble))
+
+
+def _took(run: Recording) -> np.ndarray:
+    """Seconds of every message of the main flows that was complete after the warm-up."""
+    parts = [np.zeros(0)]
+    for flow in run.flows:
+        at_s, took_s = flow.completions
+        if flow.name != VICTIM:
+            parts.append(took_s[at_s >= run.scenario.warmup_s])
+    return np.concatenate(parts)
+
+
+@metric("99th percentile of the time a message takes", "ms")
+def completion_p99_ms(run: Recording) -> float | None:
+    """Of all flows but the victim."""
+    took = _took(run)
+    return float(np.percentile(took, 99)) * 1e3 if len(took) else None
+
+
+@metric("longest time a message takes", "ms")
+def completion_max_ms(run: Recording) -> float | None:
+    """Of all flows but the victim."""
+    took = _took(run)
+    return float(took.max()) * 1e3 if len(took) else None
+
+
+# Fairness.
+
+
+@metric("least Jain index of the flows over windows of 1 s", "")
+def jain(run: Recording) -> float | None:
+    """Of all flows but the victim, while all of them send."""
+    flows = [flow for flow in run.flows if flow.name != VICTIM]
+    begin_s = max((flow.start_s for flow in flows), default=0.0) + run.scenario.warmup_s
+    end_s = min((flow.stop_s for flow in flows), default=0.0)
+    if len(flows) < 2 or end_s - begin_s < WINDOW_S:
+        return None
+    rates = np.array([flow.bins(WINDOW_S, begin_s, end_s) for flow in flows])
+    indices = rates.sum(0) ** 2 / (len(flows) * (rates**2).sum(0))
+    return float(indices.min())
+
+
+@metric("the victim's goodput beside the others, as a share of that alone", "%")
+def victim_percent(run: Recording) -> float | None:
+    """It must start before the others do."""
+    victim, others = run.flow(VICTIM), [flow for flow in run.flows if flow.name != VICTIM]
+    if victim is None or not others:
+        return None
+    begin_s = min(flow.start_s for flow in others)
+    end_s = min(flow.stop_s for flow in run.flows)
+    alone = victim.rate_mbps(victim.start_s + run.scenario.warmup_s, begin_s)
+    return _percent(victim.rate_mbps(begin_s, end_s), alone)

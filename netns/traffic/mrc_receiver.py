@@ -1,0 +1,139 @@
+"""Receives MRC flows: gives each sender a buffer, checks every message, counts bytes.
+
+Orders: addresses (one a plane), port, config (fields of `mrc.Config`), record (path), period_ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+
+import mrc
+from netns.traffic.common import Sampler, input_ended, orders, run, save, say
+from netns.traffic.payload import Expected
+
+
+class _Flow:
+    """One sender: its queue pair, what it wrote, when how much of it had been placed."""
+
+    def __init__(self, qp: mrc.QueuePair) -> None:
+        self.qp = qp
+        self.name = ""
+        self.samples: list[tuple[int, int]] = []
+        self.arrivals: list[int] = []
+        self.messages = 0
+        self.corrupt = 0
+        self.out_of_order = 0
+        self.error = ""
+        self.changes: list[dict[str, Any]] = []
+        self.last: mrc.QpStatistics | None = None
+
+    def sample(self, now_ns: int) -> None:
+        """Note what has been placed so far."""
+        if self.qp.failure is None:
+            self.last = self.qp.statistics()
+            self.samples.append((now_ns, self.last.responder.payload_bytes_placed))
+
+    async def serve(self) -> None:
+        """Take messages until the sender closes."""
+        try:
+            hello = await self.qp.channel.receive()
+            self.name = str(hello["name"])
+            size, slots = int(hello["message_bytes"]), int(hello["slots"])
+            memory = np.zeros(size * slots, np.uint8)
+            expected = Expected(size)
+            with self.qp.register(memory) as region:
+                await self.qp.channel.send(region.remote.to_json())
+                await self._take(memory, expected, size)
+        except mrc.MrcError as error:
+            # A sender that closes in good order is the usual end.
+            self.error = (
+                "" if self.messages and "closed the connection" in str(error) else str(error)
+            )
+        finally:
+            with contextlib.suppress(mrc.MrcError):
+                self.last = self.qp.statistics()
+
+    async def _take(self, memory: np.ndarray[Any, Any], expected: Expected, size: int) -> None:
+        while True:
+            immediate = await self.qp.next_immediate()
+            self.arrivals.append(monotonic_ns())
+            self.out_of_order += immediate.imm != self.messages & 0xFFFFFFFF
+            self.messages += 1
+            at = immediate.offset
+            self.corrupt += not expected.matches(memory[at : at + size])
+
+    async def watch(self) -> None:
+        """Note what becomes of the paths back to the sender."""
+        async for event in self.qp.events():
+            if isinstance(event, mrc.EvChanged):
+                self.changes.append(change(event))
+
+    def record(self) -> dict[str, Any]:
+        """Return all that was seen."""
+        return {
+            "name": self.name,
+            "messages": self.messages,
+            "corrupt": self.corrupt,
+            "out_of_order": self.out_of_order,
+            "samples": self.samples,
+            "arrivals_ns": self.arrivals,
+            "error": self.error,
+            "reverse_changes": self.changes,
+        }
+
+
+def change(event: mrc.EvChanged) -> dict[str, Any]:
+    """Return one change of a path as plain values."""
+    return {
+        "at_ns": event.at_ns,
+        "path": event.index,
+        "plane": event.plane,
+        "before": event.before.value,
+        "after": event.after.value,
+        "reason": event.reason,
+    }
+
+
+async def _main() -> None:
+    told = orders()
+    flows: list[_Flow] = []
+    addresses = told["addresses"]
+    host = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
+    config = mrc.Config(**told["config"])
+    async with mrc.listen(f"{host}:{told['port']}", config=config, planes=addresses) as listener:
+        say(f"ready {listener.url}")
+
+        async def accept() -> None:
+            while True:
+                flow = _Flow(await listener.accept())
+                flows.append(flow)
+                tasks.append(asyncio.create_task(flow.serve()))
+                tasks.append(asyncio.create_task(flow.watch()))
+
+        def sample(now_ns: int) -> None:
+            for flow in flows:
+                flow.sample(now_ns)
+
+        tasks = [
+            asyncio.create_task(accept()),
+            asyncio.create_task(Sampler(told["period_ms"], sample).run()),
+        ]
+        await input_ended()
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        errors = [r for r in results if isinstance(r, Exception)]
+        for error in errors:
+            traceback.print_exception(error)
+        record = {"flows": [flow.record() for flow in flows], "errors": [str(e) for e in errors]}
+        save(told["record"], record)
+
+
+if __name__ == "__main__":
+    run(_main)

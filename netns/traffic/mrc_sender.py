@@ -1,0 +1,157 @@
+"""Sends messages over one queue pair for a time, several at once, and notes how each fared.
+
+Orders: name, url, planes (own addresses), config (fields of `mrc.Config`), message_bytes, depth
+(messages under way), start_s, stop_s, record (path), period_ms, pause_ms (between messages). When
+connected it says so, with the source ports of its paths, and waits for the moment that is zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import traceback
+from time import monotonic_ns
+from typing import Any
+
+import mrc
+from netns.traffic.common import Sampler, moment_zero_ns, orders, run, save, say, until_ns
+from netns.traffic.mrc_receiver import change
+from netns.traffic.payload import Expected
+
+CONNECT_TIMEOUT_S = 5.0
+SLOTS_PER_MESSAGE = 4
+"""Parts of the peer's buffer per message under way, so that none is overwritten unread."""
+
+
+class _Flow:
+    def __init__(self, told: dict[str, Any], qp: mrc.QueuePair) -> None:
+        self.told = told
+        self.qp = qp
+        self.completions: list[tuple[int, int]] = []
+        self.path_samples: list[list[int]] = []
+        self.samples: list[list[int]] = []
+        self.changes: list[dict[str, Any]] = []
+        self.ports: list[dict[str, int]] = []
+        self.next_message = 0
+        self.error = ""
+
+    def sample(self, now_ns: int) -> None:
+        """Note the counters of the queue pair and what each path has delivered."""
+        if self.qp.failure is not None:
+            return
+        statistics = self.qp.statistics()
+        r = statistics.requestor
+        self.samples.append(
+            [
+                now_ns,
+                r.cwnd_bytes,
+                r.inflight_bytes,
+                r.srtt_ns,
+                r.packets_sent,
+                r.packets_retransmitted,
+                r.packets_lost,
+                r.packets_spurious,
+                r.trims,
+                r.timeouts,
+                r.probes,
+                sum(p.marked_packets for p in statistics.paths),
+            ]
+        )
+        self.path_samples.append([p.acked_packets for p in statistics.paths])
+
+    async def watch(self) -> None:
+        """Note what becomes of the paths."""
+        async for event in self.qp.events():
+            if isinstance(event, mrc.EvChanged):
+                self.changes.append(change(event))
+            else:
+                self.ports.append({"at_ns": event.at_ns, "mask": event.mask})
+
+    async def send(self) -> None:
+        """Keep `depth` messages under way until the time is up, then wait for the last."""
+        size, depth = self.told["message_bytes"], self.told["depth"]
+        slots = SLOTS_PER_MESSAGE * depth
+        hello = {"name": self.told["name"], "message_bytes": size, "slots": slots}
+        await self.qp.channel.send(hello)
+        remote = mrc.RemoteRegion.from_json_untrusted(await self.qp.channel.receive())
+        data = Expected(size).bytes
+        ports = [path.source_port for path in self.qp.statistics().paths]
+        say(f"connected {json.dumps(ports)}")
+        zero_ns = await moment_zero_ns()
+        stop_ns = zero_ns + int(self.told["stop_s"] * 1e9)
+        await until_ns(zero_ns + int(self.told["start_s"] * 1e9))
+
+        async def worker() -> None:
+            while monotonic_ns() < stop_ns:
+                number = self.next_message
+                self.next_message += 1
+                began_ns = monotonic_ns()
+                offset = number % slots * size
+                await self.qp.write_imm(data, remote, offset, imm=number & 0xFFFFFFFF)
+                self.completions.append((began_ns, monotonic_ns()))
+                if self.told["pause_ms"]:
+                    await asyncio.sleep(self.told["pause_ms"] / 1e3)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(depth):
+                group.create_task(worker())
+
+    def record(self) -> dict[str, Any]:
+        """Return all that was seen."""
+        record: dict[str, Any] = {
+            "name": self.told["name"],
+            "messages": self.next_message,
+            "completions_ns": self.completions,
+            "samples": self.samples,
+            "path_samples": self.path_samples,
+            "changes": self.changes,
+            "ports": self.ports,
+            "error": self.error,
+        }
+        if self.qp.failure is None:
+            statistics = self.qp.statistics()
+            record["paths"] = [
+                {
+                    "plane": p.plane,
+                    "source_port": p.source_port,
+                    "active": p.active,
+                    "state": p.state,
+                    "sent": p.sent_packets,
+                    "acked": p.acked_packets,
+                    "lost": p.lost_packets,
+                    "spurious": p.spurious_packets,
+                    "trimmed": p.trimmed_packets,
+                    "marked": p.marked_packets,
+                    "srtt_ns": p.srtt_ns,
+                }
+                for p in statistics.paths
+            ]
+        return record
+
+
+async def _main() -> None:
+    told = orders()
+    config = mrc.Config(**told["config"])
+    async with mrc.connect(
+        told["url"], config=config, planes=told["planes"], timeout_s=CONNECT_TIMEOUT_S
+    ) as qp:
+        flow = _Flow(told, qp)
+        helpers = [
+            asyncio.create_task(Sampler(told["period_ms"], flow.sample).run()),
+            asyncio.create_task(flow.watch()),
+        ]
+        try:
+            await flow.send()
+        except* mrc.MrcError as group:
+            flow.error = "; ".join(str(error) for error in group.exceptions)
+            traceback.print_exc()
+        finally:
+            flow.sample(monotonic_ns())
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            save(told["record"], flow.record())
+
+
+if __name__ == "__main__":
+    run(_main)

@@ -1,0 +1,167 @@
+"""What the traffic of a scenario can go over: MRC, or kernel TCP and MPTCP for comparison."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
+
+from pyroute2 import MPTCP
+
+from netns import kernel
+from netns.fabric import Fabric
+from netns.lab import Lab
+from netns.scenario import Flow, Scenario
+
+MRC_PORT, TCP_PORT = 18515, 18516
+RECEIVER_PERIOD_MS = 2.0
+SENDER_PERIOD_MS = 10.0
+MPTCP_LIMIT = 8
+"""Subflows and announced addresses a connection may have; the kernel's most."""
+ANNOUNCE = 1
+"""MPTCP_PM_ADDR_FLAG_SIGNAL: tell the peer about this address."""
+TCP_OVERHEAD_BYTES = 20 + 20 + 12
+MPTCP_OVERHEAD_BYTES = TCP_OVERHEAD_BYTES + 8
+
+
+class Transport(ABC):
+    """How hosts are prepared and what their traffic processes are told."""
+
+    name: str
+
+    @abstractmethod
+    def prepare(self, lab: Lab, scenario: Scenario) -> None:
+        """Set hosts up for it, if they need any."""
+
+    @abstractmethod
+    def receiver_orders(self, lab: Lab, scenario: Scenario, host: str) -> dict[str, Any]:
+        """Return the orders of the one receiver of a host, and the `module` to run."""
+
+    @abstractmethod
+    def sender_orders(self, lab: Lab, scenario: Scenario, flow: Flow) -> dict[str, Any]:
+        """Return the orders of a flow's sender, and the `module` to run."""
+
+    @abstractmethod
+    def payload_bytes(self, fabric: Fabric) -> int:
+        """Return the payload of a full packet."""
+
+
+def _common(scenario: Scenario, flow: Flow) -> dict[str, Any]:
+    return {
+        "name": flow.name,
+        "message_bytes": flow.message_kib * 1024,
+        "depth": flow.depth,
+        "pause_ms": flow.pause_ms,
+        "start_s": flow.start_s,
+        "stop_s": scenario.duration_s if flow.stop_s is None else flow.stop_s,
+        "period_ms": SENDER_PERIOD_MS,
+    }
+
+
+class Mrc(Transport):
+    """Ourselves, by the public interface."""
+
+    name = "mrc"
+
+    def prepare(self, lab: Lab, scenario: Scenario) -> None:
+        """Hosts need nothing."""
+
+    def receiver_orders(self, lab: Lab, scenario: Scenario, host: str) -> dict[str, Any]:
+        """One endpoint for all flows to a host."""
+        return {
+            "module": "netns.traffic.mrc_receiver",
+            "addresses": lab.fabric.addresses(host),
+            "port": MRC_PORT,
+            "config": self._config(lab, scenario, host),
+            "period_ms": RECEIVER_PERIOD_MS,
+        }
+
+    def sender_orders(self, lab: Lab, scenario: Scenario, flow: Flow) -> dict[str, Any]:
+        """One queue pair over all planes the two hosts share."""
+        return {
+            "module": "netns.traffic.mrc_sender",
+            "url": f"mrc://{lab.fabric.addresses(flow.target)[0]}:{MRC_PORT}/",
+            "planes": lab.fabric.addresses(flow.source),
+            "config": {**self._config(lab, scenario, flow.source), **flow.endpoint},
+            **_common(scenario, flow),
+        }
+
+    @staticmethod
+    def _config(lab: Lab, scenario: Scenario, host: str) -> dict[str, Any]:
+        """Tell an endpoint what an operator knows of the network; veth devices do not."""
+        rate_bps = sum(round(link.rate_mbps * 1e6) for link in lab.fabric.planes(host))
+        base_rtt_ns = round(lab.fabric.topology.base_rtt_ms * 1e6)
+        trimming = lab.fabric.queue.trim_kib > 0
+        known = {"link_bps": rate_bps, "base_rtt_ns": base_rtt_ns, "trimming": trimming}
+        return {**known, **scenario.endpoint}
+
+    def payload_bytes(self, fabric: Fabric) -> int:
+        """The largest MTU of InfiniBand that fits, as endpoints agree on it."""
+        return max(mtu for mtu in (256, 512, 1024, 2048, 4096) if mtu + 72 <= fabric.mtu)
+
+
+class Tcp(Transport):
+    """One kernel connection a flow."""
+
+    name = "tcp"
+
+    def prepare(self, lab: Lab, scenario: Scenario) -> None:
+        """Hosts need nothing."""
+
+    def receiver_orders(self, lab: Lab, scenario: Scenario, host: str) -> dict[str, Any]:
+        """Listen at the host's first address."""
+        del scenario
+        return {"module": "netns.traffic.tcp", "role": "receive", **self._where(lab, host)}
+
+    def sender_orders(self, lab: Lab, scenario: Scenario, flow: Flow) -> dict[str, Any]:
+        """Connect to it."""
+        where = self._where(lab, flow.target)
+        return {
+            "module": "netns.traffic.tcp",
+            "role": "send",
+            **where,
+            **_common(scenario, flow),
+        }
+
+    def _where(self, lab: Lab, host: str) -> dict[str, Any]:
+        return {
+            "address": lab.fabric.addresses(host)[0],
+            "port": TCP_PORT,
+            "protocol": self.name,
+            "period_ms": RECEIVER_PERIOD_MS,
+        }
+
+    def payload_bytes(self, fabric: Fabric) -> int:
+        """A full segment with timestamps."""
+        return fabric.mtu - TCP_OVERHEAD_BYTES
+
+
+class Mptcp(Tcp):
+    """One MPTCP connection a flow, a subflow a plane.
+
+    The receiver announces its address on every plane but the first; the sender's kernel answers
+    each with a subflow from the address its routes give it there.
+    """
+
+    name = "mptcp"
+
+    def prepare(self, lab: Lab, scenario: Scenario) -> None:
+        """Raise the limits and announce the addresses, in the kernels of the hosts."""
+        targets = {flow.target for flow in scenario.flows}
+        for host in lab.fabric.topology.hosts:
+            signalled = lab.fabric.addresses(host)[1:] if host in targets else []
+            kernel.in_namespace(lab.namespace(host), partial(_announce, signalled))
+
+    def payload_bytes(self, fabric: Fabric) -> int:
+        """A full segment with timestamps and a data sequence mapping."""
+        return fabric.mtu - MPTCP_OVERHEAD_BYTES
+
+
+def _announce(addresses: list[str]) -> None:
+    with MPTCP() as mptcp:
+        mptcp.limits("set", subflows=MPTCP_LIMIT, rcv_add_addrs=MPTCP_LIMIT)
+        for address in addresses:
+            mptcp.endpoint("add", addr=address, flags=ANNOUNCE)
+
+
+TRANSPORTS: dict[str, Transport] = {each.name: each for each in (Mrc(), Tcp(), Mptcp())}

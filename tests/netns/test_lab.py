@@ -1,0 +1,235 @@
+"""Fabrics on this kernel: made, used, broken, removed, whatever happens in between."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from pyroute2 import netns as namespaces
+
+from netns import faults, topology
+from netns.errors import LabError
+from netns.fabric import plan
+from netns.lab import STATES, Lab, labs, prefix, processes, sweep
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+PING = ["ping", "-q", "-c", "3", "-i", "0.002", "-W", "0.3"]
+
+
+def lab(name: str, fabric: str, **changes: int) -> Lab:
+    return Lab(plan(topology.load(fabric, **changes)), name)
+
+
+def run(up: Lab, node: str, *command: str) -> subprocess.CompletedProcess[str]:
+    line = up.command(node, list(command))
+    return subprocess.run(line, capture_output=True, text=True, timeout=20, check=False)
+
+
+def reaches(up: Lab, node: str, address: str, *options: str) -> bool:
+    return run(up, node, *UDP, address, *options).returncode == 0
+
+
+UDP = [sys.executable, "-m", "tests.netns.udp_echo"]
+
+
+@pytest.mark.parametrize("name", topology.names())
+def test_every_host_reaches_every_other_on_every_plane(lab_name: str, name: str) -> None:
+    """Over IPv4 and IPv6, with packets as large as the MTU."""
+    with lab(lab_name, name) as up:
+        hosts = up.fabric.topology.hosts
+        for host in hosts[1:]:
+            for version in (4, 6):
+                for address in up.fabric.addresses(host, version):
+                    assert reaches(up, hosts[0], address, "--via", host, "--size", "8900")
+
+
+def test_nothing_is_left_after_down(lab_name: str) -> None:
+    """No namespace, no process, no file."""
+    with lab(lab_name, "unequal"):
+        assert processes(lab_name)
+        assert lab_name in labs()
+    assert lab_name not in labs()
+    assert not processes(lab_name)
+    assert not list(STATES.glob(f"{lab_name}.*"))
+
+
+def test_what_a_crash_left_is_swept_by_the_next_up(lab_name: str) -> None:
+    """Half a lab of an earlier run is no obstacle."""
+    namespaces.create(f"{prefix(lab_name)}b")
+    namespaces.create(f"{prefix(lab_name)}gone")
+    with lab(lab_name, "two-path") as up:
+        assert reaches(up, "a", up.fabric.addresses("b")[0], "--via", "b")
+    assert not [n for n in namespaces.listnetns() if n.startswith(prefix(lab_name))]
+
+
+def test_a_lab_whose_maker_was_killed_can_be_removed(lab_name: str) -> None:
+    """`down` needs neither the process nor its state file."""
+    code = (
+        "import time, sys; from netns import topology; from netns.fabric import plan;"
+        "from netns.lab import Lab;"
+        f"Lab(plan(topology.load('unequal')), '{lab_name}').up(); print('up', flush=True);"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as maker:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == "up\n"
+        maker.kill()
+    (STATES / f"{lab_name}.json").unlink()
+    assert sweep(lab_name)
+    assert lab_name not in labs()
+    assert not processes(lab_name)
+
+
+def test_two_labs_stand_side_by_side(lab_name: str) -> None:
+    """The same addresses in both, and one goes without the other."""
+    with lab(f"{lab_name}x", "two-path") as one, lab(f"{lab_name}y", "two-path") as two:
+        assert reaches(one, "a", one.fabric.addresses("b")[0], "--via", "b")
+        one.down()
+        assert reaches(two, "a", two.fabric.addresses("b")[0], "--via", "b")
+
+
+def test_processes_of_the_lab_are_ended_with_it(lab_name: str) -> None:
+    """What was started inside does not keep the namespace alive."""
+    with lab(lab_name, "two-path") as up:
+        sleeper = subprocess.Popen(up.command("a", ["sleep", "60"]), env=up.environment())
+        assert sleeper.pid in processes(lab_name)
+        up.down()
+        assert sleeper.wait(timeout=10) == -signal.SIGTERM
+
+
+def test_a_process_of_another_lab_is_let_alone(lab_name: str) -> None:
+    """Only what carries this lab's mark is ended."""
+    environment = {**os.environ, "MRC_LAB": f"{lab_name}other"}
+    with subprocess.Popen(["sleep", "60"], env=environment) as other:
+        with lab(lab_name, "two-path"):
+            pass
+        assert other.poll() is None
+        other.kill()
+
+
+def test_source_ports_spread_over_parallel_links(lab_name: str) -> None:
+    """The kernel's ECMP hashes the UDP ports: both links carry some of 64 flows."""
+    with lab(lab_name, "two-path") as up:
+        target = up.fabric.addresses("b")[0]
+        assert reaches(up, "a", target, "--via", "b", "--flows", "64")
+        carried = [up.ports[name].counters().packets for name in ("s1-s2>s2", "s1-s2.2>s2")]
+        assert sum(carried) >= 64
+        assert min(carried) > 10
+
+
+def test_a_switch_sees_single_packets(lab_name: str) -> None:
+    """What a host sends as one segmented run crosses a link as its packets."""
+    with lab(lab_name, "two-path") as up:
+        target = up.fabric.addresses("b")[0]
+        before = up.ports["a-s1>s1"].counters()
+        assert reaches(up, "a", target, "--via", "b", "--segments", "10", "--size", "1000")
+        after = up.ports["a-s1>s1"].counters()
+        assert after.packets - before.packets >= 10
+        # Ethernet, IPv4 and UDP around 1000 bytes: none was larger.
+        assert (after.bytes - before.bytes) / (after.packets - before.packets) < 1100
+
+
+def test_a_blackhole_in_one_direction_lets_the_other_pass(lab_name: str) -> None:
+    """The echo does not come back, yet the request has arrived."""
+    with lab(lab_name, "four-plane") as up:
+        target = up.fabric.addresses("b")[2]
+        link = up.fabric.link("a-s2")
+        faults.fail(up, link, "blackhole", towards="a")
+        assert not reaches(up, "a", target, "--via", "b")
+        assert up.ports["s2-b>b"].counters().packets > 0
+        assert up.ports["a-s2>a"].counters().blackholed > 0
+        faults.heal(up, link)
+        assert reaches(up, "a", target, "--via", "b")
+
+
+@pytest.mark.parametrize("kind", ["carrier-down", "port-down"])
+def test_a_device_that_was_down_is_as_before_when_healed(lab_name: str, kind: str) -> None:
+    """Its addresses, neighbours and routes went with it, for both IP versions."""
+    with lab(lab_name, "four-plane") as up:
+        link = up.fabric.link("a-s2")
+        faults.fail(up, link, kind)
+        for version in (4, 6):
+            assert not reaches(up, "a", up.fabric.addresses("b", version)[2], "--via", "b")
+        assert reaches(up, "a", up.fabric.addresses("b")[1], "--via", "b")
+        faults.heal(up, link)
+        for version in (4, 6):
+            assert reaches(up, "a", up.fabric.addresses("b", version)[2], "--via", "b")
+
+
+def test_a_rebooted_switch_routes_again(lab_name: str) -> None:
+    """All its devices were down at once."""
+    with lab(lab_name, "clos") as up:
+        target = up.fabric.addresses("c")[0]
+        for spine in ("xa", "xb"):
+            faults.switch_down(up, spine)
+        assert not reaches(up, "a", target, "--via", "c")
+        faults.switch_up(up, "xa")
+        faults.switch_up(up, "xb")
+        assert reaches(up, "a", target, "--via", "c", "--flows", "16")
+
+
+def test_the_rate_of_a_link_changes_while_it_is_up(lab_name: str) -> None:
+    """The queue's rate in the program is the shaper's."""
+    with lab(lab_name, "two-path") as up:
+        link = up.fabric.link("s2-b")
+        faults.fail(up, link, "rate", amount=50, towards="b")
+        assert up.ports["s2-b>b"].settings().rate_bps == 50_000_000
+        faults.heal(up, link)
+        assert up.ports["s2-b>b"].settings().rate_bps == 400_000_000
+
+
+def test_another_process_reads_and_breaks_a_lab_that_is_up(lab_name: str) -> None:
+    """By the maps' numbers in its state: no file system of the kernel's is needed."""
+    with lab(lab_name, "four-plane") as up:
+        other = Lab.open(lab_name)
+        faults.fail(other, other.fabric.link("s2-b"), "blackhole")
+        other.close()
+        assert up.ports["s2-b>b"].settings().blackhole
+
+
+def test_delay_is_added_once_a_direction(lab_name: str) -> None:
+    """A round trip over the plane of 5 ms takes at least 10 ms; over the plain one far less."""
+    with lab(lab_name, "unequal") as up:
+        addresses = up.fabric.addresses("b")
+        began = time.monotonic()
+        assert reaches(up, "a", addresses[2], "--via", "b", "--wait-ms", "2000")
+        assert time.monotonic() - began > 0.010
+
+
+def test_the_kernels_no_is_told_and_nothing_stays(lab_name: str) -> None:
+    """An MTU no device takes: the lab is gone again."""
+    broken = lab(lab_name, "two-path")
+    object.__setattr__(broken.fabric.topology, "mtu", 70_000)
+    with pytest.raises(LabError, match="Invalid argument"):
+        broken.up()
+    assert lab_name not in labs()
+
+
+@pytest.mark.parametrize("name", ["", "Two", "a-b", "x" * 17])
+def test_a_name_must_fit_the_prefix(name: str) -> None:
+    """Names of namespaces are cut apart at dashes."""
+    with pytest.raises(LabError, match="no name for a lab"):
+        lab(name, "two-path")
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "complaint"),
+    [
+        ("fire", {}, "no fault fire; there are blackhole"),
+        ("loss", {}, "loss needs a number .percent."),
+        ("loss", {"amount": 101}, r"loss on a-s1: loss_ppm = 1010000"),
+        ("blackhole", {"amount": 1}, "blackhole takes no number, has 1"),
+        ("corrupt", {"amount": 1, "only": "data"}, "cannot be for data only"),
+        ("ev-loss", {"amount": 1}, "ev-loss needs the UDP source port"),
+        ("loss", {"amount": 1, "towards": "b"}, "a-s1 does not lead to b"),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused(
+    lab_name: str, kind: str, how: dict[str, object], complaint: str
+) -> None:
+    """By its name, its number, its limits."""
+    with lab(lab_name, "two-path") as up, pytest.raises(LabError, match=complaint):
+        faults.fail(up, up.fabric.link("a-s1"), kind, **how)  # type: ignore[arg-type]
