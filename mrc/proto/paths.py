@@ -10,6 +10,7 @@ States and what moves an EV between them are one table, `TRANSITIONS` (MRC 1.0 �
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -147,6 +148,9 @@ class PathSet:
                 path.active = False
         self.planes_down: dict[int, int] = {}
         """Planes with a port that is down: when the peer said so, NEVER_NS for a port of ours."""
+        self._suspect: set[int] = set()
+        """Planes on which a packet was lost and nothing sent since is known to have arrived: the
+        EVs not yet blamed are likely as dead. They are passed over until something arrives."""
         self.heard_ns = [NEVER_HEARD_NS] * self.planes
         """Per plane: when something from the peer last came in on it."""
         self._usable = len(self.paths)
@@ -189,29 +193,37 @@ class PathSet:
         """Return the EV for the next run: the next GOOD one of the rotation; None if all are busy.
 
         The first SKIP met becomes GOOD but is passed over; after one whole turn without another
-        GOOD it is the one used (MRC 1.0 §11.2.2).
+        GOOD it is the one used (MRC 1.0 §11.2.2). EVs of suspect planes are used when there is
+        nothing else.
 
         Args:
             avoid: index of an EV not to take if there is any other, as for a retransmission; then
                 a backup will do.
         """
         reset: Path | None = None
+        suspect: Path | None = None
         # The rest of this turn and the whole next one: nobody is missed.
         for _ in range(2 * len(self._rotation)):
             path = self._rotation.next()
             if path.busy or path.index == avoid:
                 continue
             if path.state is _GOOD:
-                return path
-            if path.state is _SKIP and reset is None:
+                if path.plane not in self._suspect:
+                    return path
+                suspect = suspect or path
+            elif path.state is _SKIP and reset is None:
                 reset = path
                 self._move(path, EvInput.ROTATED, "", 0)
-        spare = (p for p in self.paths if p.state is _GOOD and p.index != avoid and not p.busy)
         return (
             reset
-            or next(spare if avoid >= 0 else iter(()), None)
+            or suspect
+            or next(self._spares(avoid) if avoid >= 0 else iter(()), None)
             or next((p for p in self._rotation if not p.busy), None)
         )
+
+    def _spares(self, avoid: int) -> Iterator[Path]:
+        """Yield the EVs that are good, in use or not, but for one."""
+        return (p for p in self.paths if p.state is _GOOD and p.index != avoid and not p.busy)
 
     def choose_reverse(self, now_ns: int) -> Path:
         """Return the EV for the next control packet, taking turns among the reverse set.
@@ -270,6 +282,8 @@ class PathSet:
         """Take note of packets that arrived, given by the EVs they were sent on."""
         self.acked_packets += np.bincount(evs, minlength=len(self.paths))
         self.confirmed_ns[evs] = now_ns
+        if self._suspect:
+            self._suspect.difference_update(self.paths[ev].plane for ev in evs.tolist())
 
     def on_whole_packet_rtt(self, path: Path, rtt_ns: int) -> bool:
         """Feed a round trip of a whole packet; tell whether the longest path's minimum changed.
@@ -327,12 +341,16 @@ class PathSet:
         margin_ns = max(self.slow_rtt_ns // 4, int(2 * self.rttvar_ns), REORDER_NS_MIN)
         return due_ns + margin_ns * self.reorder_scale
 
-    def on_lost(self, index: int, now_ns: int, *, alive: bool = False) -> None:
+    def on_lost(
+        self, index: int, now_ns: int, *, alive: bool = False, sent_ns: int = NEVER_NS
+    ) -> None:
         """Blame an EV for a packet lost without a trim.
 
         Args:
             index: the EV.
             now_ns: the time.
+            sent_ns: when the packet was sent; where nothing on its plane is known to have arrived
+                since, the whole plane is suspect.
             alive: a packet sent on it later has arrived. Then it is no dead path, and withdrawing
                 it helps only if it loses more than the others: losses that fall on all EVs alike
                 go on whichever is used.
@@ -341,8 +359,15 @@ class PathSet:
         path.lost_packets += 1
         path.recent_lost += 1
         self._recent_lost += 1
+        if not alive and self._silent_since(path.plane, sent_ns):
+            self._suspect.add(path.plane)
         if not alive or self._is_worse(path):
             self.withdraw(path, now_ns, "loss")
+
+    def _silent_since(self, plane: int, at_ns: int) -> bool:
+        """Tell whether nothing on a plane is known to have arrived since a moment."""
+        mates = [path.index for path in self.paths if path.plane == plane]
+        return self.planes > 1 and int(self.confirmed_ns[mates].max()) < at_ns < NEVER_NS
 
     def on_congested(self, index: int, *, trimmed: bool) -> None:
         """Pass an EV over once: a mark or a trim is congestion, not failure."""
@@ -357,6 +382,7 @@ class PathSet:
         """Undo the blame for a loss that was none, and grow more patient."""
         path = self.paths[index]
         path.spurious_packets += 1
+        self._suspect.discard(path.plane)
         if by_order:
             self.fifo[index] = False
         elif self.reorder_scale < REORDER_SCALE_MAX:
@@ -548,6 +574,7 @@ class PathSet:
         if self.planes_down.get(path.plane, NEVER_NS) < sent_ns:
             del self.planes_down[path.plane]
         self.confirmed_ns[path.index] = now_ns
+        self._suspect.discard(path.plane)
         path.probes_failed = 0
         self.on_rtt(path, now_ns - sent_ns, now_ns)
         if path.state is _BAD and path.plane not in self.planes_down:

@@ -476,7 +476,8 @@ class Requestor:
         self.nscc.on_inferred_loss(int(self.window.bytes[at]))
         if blame:
             alive = self.loss.arrived_behind(psn)
-            self._paths.on_lost(int(self.window.ev[at]), now_ns, alive=alive)
+            sent_ns = int(self.window.sent_ns[at])
+            self._paths.on_lost(int(self.window.ev[at]), now_ns, alive=alive, sent_ns=sent_ns)
         return True
 
     def on_path_fault(self, psn: int, count: int, now_ns: int, fault: PathFault) -> None:

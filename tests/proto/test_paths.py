@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,6 +89,47 @@ def test_busy_ev_is_passed_over() -> None:
     assert {path.index for path in choose(paths, 8)} == {1}
     paths.paths[1].busy = True
     assert paths.choose() is None
+
+
+def test_plane_that_is_silent_since_a_loss_is_passed_over_at_once() -> None:
+    """The first packet lost on a silent plane speaks for all its EVs; what arrives clears it."""
+    paths = path_set(paths=8, planes=2, backup_paths=0)
+    plane = paths.paths[0].plane
+    paths.on_lost(0, 10 * MS, sent_ns=5 * MS)
+    assert plane not in {path.plane for path in choose(paths, 16)}
+    assert paths.paths[1].state is GOOD
+    paths.on_acked(np.array([1], np.uint16), 11 * MS)
+    assert plane in {path.plane for path in choose(paths, 16)}
+
+
+def test_plane_on_which_later_packets_arrived_is_not_suspect() -> None:
+    """Then one EV of it is dead, not the plane."""
+    paths = path_set(paths=8, planes=2, backup_paths=0)
+    paths.on_acked(np.array([1], np.uint16), 6 * MS)
+    paths.on_lost(0, 10 * MS, sent_ns=5 * MS)
+    assert paths.paths[0].plane in {path.plane for path in choose(paths, 16)}
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_suspect_planes_are_used_when_there_is_no_other(planes: int) -> None:
+    """Rather a plane that may be dead than none."""
+    paths = path_set(paths=8, planes=planes, backup_paths=0)
+    for path in paths.paths[:: 8 // planes]:
+        paths.on_lost(path.index, 10 * MS, sent_ns=5 * MS)
+    assert len({path.index for path in choose(paths, 16)}) > planes
+
+
+def test_dead_plane_gets_nothing_more_after_its_first_loss() -> None:
+    """No retransmission and no backup EV is wasted on it, so no timeout is needed."""
+    pair = Pair(Config(mtu=1024, paths=16, link_bps=400_000_000), planes=4, link_bps=100e6)
+    pair.post(bytes(4 << 20))
+    pair.run_for(10 * MS)
+    tap = Tap(lambda d: data(d) and d.plane == 2)
+    pair.filters[:0] = [tap, black_hole(lambda d: d.plane == 2)]
+    pair.run_for(60 * MS)
+    first_loss_ns = min(change.at_ns for change in pair.a.ev_changes())
+    assert max(d.sent_ns for d in tap.datagrams) <= first_loss_ns
+    assert pair.a.requestor.statistics().timeouts == 0
 
 
 def test_marked_packets_move_the_traffic() -> None:
