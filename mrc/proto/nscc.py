@@ -26,6 +26,11 @@ _HOST_DELAY_NS = 1_000_000
 """Delay that a host's own scheduling adds now and then; less is no sign of a queue."""
 _HOST_STALL_NS = 20_000_000
 """Delay that a busy host can add; less is no sign of a network in trouble."""
+_FABRIC_RTT_NS_MAX = 1_000_000
+"""Longer round trips are no hardware fabric's. There alpha, which grows with their square, lets a
+window jump from nothing to full in one, and flows that meet share badly: seven had a Jain index of
+0.94 to 0.97, and have 0.98 to 0.99 when it takes `_STEPS_TO_TARGET` round trips at least."""
+_STEPS_TO_TARGET = 16
 _PENALTY_SHIFT = 7
 _NO_DELAY_DIVISOR = 12
 _NO_DELAY_NS_MIN = 1_000
@@ -42,6 +47,8 @@ class NsccParameters:
     target_qdelay_ns: float
     alpha: float
     """Proportional increase, bytes per ns of delay below the target."""
+    alpha_sharing: float
+    """The same while others compete for the link: less on links of long round trips."""
     fi: float
     """Fair increase, bytes."""
     fi_scale: float
@@ -100,13 +107,18 @@ class NsccParameters:
             threshold = max(threshold, _HOST_STALL_NS)
         a = link * base_rtt_ns / BDP_REF_BYTES if link else 1.0
         b = target / RTT_REF_NS if link else 1.0
+        alpha = 4.0 * a * b * mtu / target
+        calm = alpha
+        if link and base_rtt_ns > _FABRIC_RTT_NS_MAX:
+            calm = min(alpha, link * (base_rtt_ns + target) / target / _STEPS_TO_TARGET)
         return cls(
             mtu=mtu,
             link_bytes_per_ns=link,
             base_rtt_ns=base_rtt_ns,
             trimming=trimming,
             target_qdelay_ns=target,
-            alpha=4.0 * a * b * mtu / target,
+            alpha=alpha,
+            alpha_sharing=calm,
             fi=5 * mtu * a,
             fi_scale=0.25 * a,
             eta=0.15 * mtu * a,
@@ -161,6 +173,8 @@ class Nscc:
         self.last_decrease_ns = now_ns
         self.last_sample_ns = now_ns
         self.increase_mode = False
+        self.sharing = False
+        """Congestion was met, and the window has not been full since."""
 
     def _max_window(self) -> float:
         bdp = self.p.link_bytes_per_ns * self.base_rtt_ns
@@ -226,7 +240,8 @@ class Nscc:
             else:
                 self._fast_increase(size_bytes, delay)
                 if not self.increase_mode:
-                    self.inc_bytes += self.p.alpha * size_bytes * (target - delay)
+                    alpha = self.p.alpha_sharing if self.sharing else self.p.alpha
+                    self.inc_bytes += alpha * size_bytes * (target - delay)
         period_over = now_ns - self.last_adjust_ns >= self.p.adjust_period_ns
         if period_over or self.received_bytes > self.p.adjust_bytes:
             self._fulfil(now_ns, period_over=period_over)
@@ -256,6 +271,7 @@ class Nscc:
             self.on_base_rtt(rtt_ns)
         if not trimmed:
             return
+        self.sharing = True
         self._average(float(self.p.base_rtt_ns), now_ns)
         self.bytes_ignored += size_bytes
         self.trigger_qa = True
@@ -282,6 +298,7 @@ class Nscc:
             self.last_adjust_ns = now_ns
             self.cwnd += self.p.eta
         self.cwnd = min(self.cwnd, self.max_wnd)
+        self.sharing = self.sharing and self.cwnd < self.max_wnd
         self.inc_bytes = 0.0
         self.received_bytes = 0
 
@@ -304,6 +321,7 @@ class Nscc:
         if average > target and now_ns - self.last_decrease_ns > self.base_rtt_ns:
             factor = max(1 - self.p.gamma * (average - target) / average, self.p.max_md_jump)
             self.cwnd = max(self.p.mtu, self.cwnd * factor)
+            self.sharing = True
             self.last_decrease_ns = now_ns
 
     def _quick_adapt(self, now_ns: int, *, loss: bool, marked: bool, delay_ns: float) -> bool:

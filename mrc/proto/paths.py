@@ -369,14 +369,18 @@ class PathSet:
         mates = [path.index for path in self.paths if path.plane == plane]
         return self.planes > 1 and int(self.confirmed_ns[mates].max()) < at_ns < NEVER_NS
 
-    def on_congested(self, index: int, *, trimmed: bool) -> None:
-        """Pass an EV over once: a mark or a trim is congestion, not failure."""
+    def on_marked(self, index: int) -> None:
+        """Pass an EV over once: a mark is congestion, not failure."""
         path = self.paths[index]
-        if trimmed:
-            path.trimmed_packets += 1
-        else:
-            path.marked_packets += 1
+        path.marked_packets += 1
         self._move(path, EvInput.CONGESTED, "", 0)
+
+    def on_trimmed(self, index: int, *, skip: bool) -> None:
+        """Count a trimmed packet; pass its EV over once if another could have spared it that."""
+        path = self.paths[index]
+        path.trimmed_packets += 1
+        if skip:
+            self._move(path, EvInput.CONGESTED, "", 0)
 
     def on_spurious(self, index: int, now_ns: int, *, by_order: bool) -> None:
         """Undo the blame for a loss that was none, and grow more patient."""

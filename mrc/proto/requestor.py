@@ -31,6 +31,9 @@ from mrc.wire.runs import RunBuffer
 
 _NOMINAL_BYTES = UDP_HEADER_BYTES + NOMINAL_OVERHEAD_BYTES
 _RUNS_PER_WINDOW = 16
+_RUN_NS_MAX = 400_000
+"""What a run may take on the link of one plane, where its rate is known. Longer ones arrive in
+bursts that fill the switches' queues: at 200 Mbit/s runs of 15 packets cost a fifth of the rate."""
 _HOLD_NS = 1_000_000
 """Pause before a packet refused for want of resources is sent again (NACK_Retx_Time of UET)."""
 _VA_MODULUS = 1 << 64
@@ -103,6 +106,10 @@ class Requestor:
             mtu=min(local.mtu, remote.mtu), remote_qpn=remote.qpn, icrc=config.icrc
         )
         self._packet_bytes = self._packetizer.segment_bytes + _NOMINAL_BYTES
+        self._run_packets_max = self._packetizer.packets_max
+        if plane_bytes_per_ns := nscc.p.link_bytes_per_ns / peer.planes:
+            fitting = int(plane_bytes_per_ns * _RUN_NS_MAX / self._packet_bytes)
+            self._run_packets_max = max(1, min(self._run_packets_max, fitting))
         self._works = WorkQueue()
         self._posted_psn = local.first_psn
         self._msn = 0
@@ -277,13 +284,14 @@ class Requestor:
         """Consecutive packets on one EV: what keeps every active EV busy, at least 1.
 
         With very many EVs not every one needs a run in flight, and a run costs the same whatever
-        its length: the window is never cut into more than `_RUNS_PER_WINDOW`.
+        its length: the window is never cut into more than `_RUNS_PER_WINDOW`. On slow links, whose
+        rate is known, a run is at most as long as `_RUN_NS_MAX`.
         """
         if self._config.spray_run:
             return self._config.spray_run
         runs = min(self._paths.active_count, _RUNS_PER_WINDOW)
         share = self.nscc.cwnd / (runs * self._packet_bytes)
-        return max(1, min(self._packetizer.packets_max, int(share)))
+        return max(1, min(self._run_packets_max, int(share)))
 
     def _enter(
         self, work: WorkRequest, psn: int, count: int, path: Path, now_ns: int, *, again: bool
@@ -402,7 +410,7 @@ class Requestor:
         if trigger.rtt_ns is not None:
             self._paths.on_rtt(path, trigger.rtt_ns, now_ns)
         if sack.m == SackMark.SKIP_ONCE:
-            self._paths.on_congested(trigger.ev, trimmed=False)
+            self._paths.on_marked(trigger.ev)
         elif sack.m == SackMark.ALWAYS_SKIP:
             self._paths.withdraw(path, now_ns, "responder judges it bad")
         if not sack.pr and not sack.rtx and self.loss.was_called_lost(trigger.psn):
@@ -439,10 +447,11 @@ class Requestor:
         self.nscc.on_nack(int(window.bytes[at]), now_ns, trimmed=trimmed)
         if trimmed:
             self._counters.trims += 1
+            # The last hop is the same whichever EV is used: no reason to pass one over.
+            in_fabric = nack.reason == NackReason.TRIMMED
+            self._paths.on_trimmed(int(window.ev[at]), skip=in_fabric)
         else:
             self._hold_until_ns = now_ns + _HOLD_NS
-        if nack.reason == NackReason.TRIMMED:
-            self._paths.on_congested(int(window.ev[at]), trimmed=True)
         if self.retry.on_nack(now_ns):
             self.failure = QpFailure.RETRY_EXCEEDED
 

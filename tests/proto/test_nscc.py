@@ -239,6 +239,41 @@ def test_mark_without_delay_changes_nothing() -> None:
     assert (made.cwnd, made.inc_bytes) == (150_000, 0)
 
 
+def slow(cwnd: float) -> Nscc:
+    """Controller on 200 Mb/s and 3 ms, where alpha alone would fill the window in a round trip."""
+    made = nscc(cwnd, link_bps=200e6, base_rtt_ns=3_000 * US)
+    made.last_adjust_ns = NOW
+    return made
+
+
+def test_who_met_congestion_on_a_slow_link_grows_gently() -> None:
+    """From then on a sixteenth of what link and queue hold a round trip at most."""
+    growing, sharing = slow(20_000), slow(20_000)
+    sharing.on_nack(0, NOW, trimmed=True)
+    for made in (growing, sharing):
+        made.on_ack(4 * MTU, NOW, marked=False, rtt_ns=4_000 * US)
+    alpha = growing.p.alpha
+    assert growing.inc_bytes == pytest.approx(4 * MTU * alpha * (2_250 - 1_000) * US)
+    held = 200e6 / 8 * (3_000 + 2_250) / 1e6
+    assert sharing.inc_bytes == pytest.approx(4 * MTU * held / 16 * (2_250 - 1_000) / 2_250)
+
+
+def test_full_window_ends_the_sharing() -> None:
+    """Nobody else is there any more: the next loss is made good quickly."""
+    made = slow(20_000)
+    made.on_nack(0, NOW, trimmed=True)
+    assert made.sharing
+    made.cwnd = made.max_wnd
+    made.on_ack(MTU, NOW + 4_000 * US, marked=False, rtt_ns=3_500 * US)
+    assert not made.sharing
+
+
+def test_fabrics_of_hardware_keep_the_alpha_of_the_specification() -> None:
+    """Up to round trips of a millisecond nothing is different."""
+    made = parameters(link_bps=10e9, base_rtt_ns=100 * US)
+    assert made.alpha_sharing == made.alpha
+
+
 def test_average_delay_follows_over_one_round_trip() -> None:
     """A sample weighs by the time since the last, and wholly after one base round trip."""
     made = nscc(150_000)

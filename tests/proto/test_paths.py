@@ -40,7 +40,7 @@ def test_each_turn_uses_every_ev_once() -> None:
 def test_ev_to_be_skipped_is_passed_over_once() -> None:
     """The first EV met in SKIP becomes GOOD but is not used; in the next turn it is."""
     paths = path_set(paths=4, backup_paths=0)
-    paths.on_congested(2, trimmed=False)
+    paths.on_marked(2)
     assert [p.index for p in choose(paths, 6)].count(2) <= 1
     assert paths.paths[2].state is GOOD
     assert sorted(p.index for p in choose(paths, 4)).count(2) <= 2
@@ -50,7 +50,7 @@ def test_one_skip_ends_per_choice() -> None:
     """Of several EVs in SKIP met in one choice the first becomes GOOD, the others stay."""
     paths = path_set(paths=4, backup_paths=0)
     for index in (0, 1, 2):
-        paths.on_congested(index, trimmed=False)
+        paths.on_marked(index)
     (first,) = choose(paths)
     assert first.index == 3
     assert sum(path.state is SKIP for path in paths.paths) >= 2
@@ -60,7 +60,7 @@ def test_all_to_be_skipped() -> None:
     """When all are in SKIP the one reset is used: traffic never stops, no special case."""
     paths = path_set(paths=4, backup_paths=0)
     for index in range(4):
-        paths.on_congested(index, trimmed=False)
+        paths.on_marked(index)
     (chosen,) = choose(paths)
     assert chosen.state is GOOD
     assert sum(path.state is SKIP for path in paths.paths) == 3
@@ -70,7 +70,7 @@ def test_retransmission_avoids_the_ev_that_failed() -> None:
     """The EV to avoid is not chosen as long as there is any other, whatever state that is in."""
     paths = path_set(paths=2, backup_paths=0)
     for _ in range(20):
-        paths.on_congested(1, trimmed=False)
+        paths.on_marked(1)
         chosen = paths.choose(avoid=0)
         assert chosen is not None
         assert chosen.index == 1
@@ -130,6 +130,19 @@ def test_dead_plane_gets_nothing_more_after_its_first_loss() -> None:
     first_loss_ns = min(change.at_ns for change in pair.a.ev_changes())
     assert max(d.sent_ns for d in tap.datagrams) <= first_loss_ns
     assert pair.a.requestor.statistics().timeouts == 0
+
+
+@pytest.mark.parametrize(
+    ("plane_mbps", "packets"),
+    [(5, 1), (50, 2), (200, 8), (1_000, 44), (10_000, 61)],
+)
+def test_run_is_no_longer_than_a_plane_takes_in_less_than_half_a_millisecond(
+    plane_mbps: int, packets: int
+) -> None:
+    """Where the link's rate is known; a longer burst would only wait in the switch."""
+    pair = Pair(Config(mtu=1024, paths=4, link_bps=2_000_000 * plane_mbps), planes=2)
+    pair.a.requestor.nscc.cwnd = 1e9
+    assert pair.a.requestor.spray_run == packets
 
 
 def test_marked_packets_move_the_traffic() -> None:

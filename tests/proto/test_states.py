@@ -156,7 +156,7 @@ class TwoEvs:
         """Let an input happen in the way the protocol causes it."""
         match EvInput[what]:
             case EvInput.CONGESTED:
-                self.paths.on_congested(0, trimmed=False)
+                self.paths.on_marked(0)
             case EvInput.LOST:
                 self.paths.on_lost(0, 100)
             case EvInput.ROTATED:

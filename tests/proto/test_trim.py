@@ -94,6 +94,7 @@ def test_last_hop_leaves_the_ev_alone() -> None:
     assert {path.state for path in pair.a.paths.paths} == {EvState.GOOD}
     assert pair.a.requestor.nscc.cwnd < window
     assert pair.a.requestor.statistics().trims == 1
+    assert sum(path.trimmed_packets for path in pair.a.paths.paths) == 1
 
 
 def test_trim_that_arrived_otherwise() -> None:
@@ -158,7 +159,7 @@ def test_trims_do_not_add_up() -> None:
     """Further trims while the EV is to be passed over leave it at once passed over."""
     paths = Pair(CONFIG).a.paths
     for _ in range(3):
-        paths.on_congested(0, trimmed=True)
+        paths.on_trimmed(0, skip=True)
     chosen = [paths.choose() for _ in range(3 * paths.active_count)]
     assert chosen.count(paths.paths[0]) == 2
 
