@@ -234,13 +234,13 @@ def _run_one(
     """Run a scenario over each transport, print the numbers, leave the report."""
     # What draws takes a second to import, which `show` need not wait for.
     from netns import report, runner  # noqa: PLC0415
-    from netns.transports import TRANSPORTS  # noqa: PLC0415
+    from netns.transports import transport  # noqa: PLC0415
 
     say: Callable[[str], None] = (
         (lambda _: None) if quiet else (lambda line: click.echo(f"  {line}"))
     )
     wanted = load_scenario(scenario)
-    recordings = [runner.run(wanted, TRANSPORTS[each], lab_name, say) for each in transports]
+    recordings = [runner.run(wanted, transport(each, wanted), lab_name, say) for each in transports]
     made = report.build(wanted, recordings)
     click.echo(f"{wanted.name}: {'passed' if made['passed'] else 'FAILED'}")
     for run in made["runs"]:

@@ -10,8 +10,10 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -73,6 +75,7 @@ class Lab:
         """Switch program of each direction of each link, by the name that `direction` gives."""
         self._sockets: dict[str, NetNS] = {}
         self._hop: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
 
     # Life.
 
@@ -161,6 +164,13 @@ class Lab:
         partial = path.with_suffix(".part")
         partial.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
         partial.replace(path)
+
+    @property
+    def folder(self) -> Path:
+        """A folder for what runs in the lab; it goes with it."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix=prefix(self.name)))
+        return self._folder
 
     def state_path(self, suffix: str) -> Path:
         """Return where the lab keeps something while it is up."""
@@ -313,6 +323,10 @@ def sweep(name: str) -> list[str]:
             removed.append(f"namespace {namespace}")
     for path in STATES.glob(f"{name}.*"):
         path.unlink(missing_ok=True)
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix(name)}*"):
+        if folder.lstat().st_uid == os.geteuid():
+            shutil.rmtree(folder)
+            removed.append(f"folder {folder}")
     return removed
 
 

@@ -33,7 +33,7 @@ Of = Callable[["Recording"], "float | None"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number: what it says, in which unit, and how it is had; None: nothing to compute it from."""
+    """A number: what it says, in which unit, and how it is had, if there is anything to go by."""
 
     what: str
     unit: str

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
@@ -20,6 +18,7 @@ from netns import faults
 from netns.errors import LabError
 from netns.fabric import Fabric, plan
 from netns.lab import Lab
+from netns.metrics import HEADERS_BYTES
 from netns.processes import Traffic, TrafficFailed
 from netns.recording import FlowSeen, Happened, Recording
 from netns.scenario import Fault, Flow, Scenario
@@ -77,22 +76,16 @@ def run(scenario: Scenario, transport: Transport, lab_name: str, say: Say) -> Re
         LabError: a mistake in the files, or this machine lacks something.
     """
     fabric = fabric_of(scenario)
-    with (
-        Lab(fabric, lab_name) as lab,
-        tempfile.TemporaryDirectory(prefix="mrc-lab-") as folder,
-    ):
+    with Lab(fabric, lab_name) as lab:
         transport.prepare(lab, scenario)
-        return asyncio.run(_Run(scenario, transport, lab, Path(folder), say).run())
+        return asyncio.run(_Run(scenario, transport, lab, say).run())
 
 
 class _Run:
-    def __init__(
-        self, scenario: Scenario, transport: Transport, lab: Lab, folder: Path, say: Say
-    ) -> None:
+    def __init__(self, scenario: Scenario, transport: Transport, lab: Lab, say: Say) -> None:
         self.scenario = scenario
         self.transport = transport
         self.lab = lab
-        self.folder = folder
         self.say = say
         self.zero_ns = 0
         self._hands = ThreadPoolExecutor(1)
@@ -142,7 +135,7 @@ class _Run:
                 self.source_ports[flow.name] = json.loads(await traffic.expect("connected"))
 
     async def _start(self, name: str, host: str, orders: dict[str, Any]) -> Traffic:
-        record = self.folder / f"{name}.json"
+        record = self.lab.folder / f"{name}.json"
         module = orders.pop("module")
         command = [sys.executable, "-m", module, json.dumps({**orders, "record": str(record)})]
         return await Traffic.start(
@@ -252,10 +245,15 @@ class _Run:
             record = traffic.record()
             received |= {each["name"]: each for each in record.get("flows", [])}
             self.trouble += record.get("errors", [])
+        at_s = (np.array([at for at, _ in self.readings], np.float64) - self.zero_ns) / 1e9
+        links = _by_link(list(self.lab.ports), [each for _, each in self.readings])
         flows = []
         for flow in self.scenario.flows:
             sender = self.senders[flow.name].record() if flow.name in self.senders else {}
-            flows.append(self._flow_seen(flow, sender, received.get(flow.name, {})))
+            got = received.get(flow.name, {})
+            if "samples" not in got:
+                got = {**got, "samples": self._carried(flow, links)}
+            flows.append(self._flow_seen(flow, sender, got))
         for traffic in [*self.senders.values(), *self.receivers.values()]:
             if traffic.complaint:
                 self.trouble.append(f"{traffic.name}: {traffic.complaint}")
@@ -265,10 +263,19 @@ class _Run:
             self.transport.name,
             flows,
             self.happened,
-            (np.array([at for at, _ in self.readings], np.float64) - self.zero_ns) / 1e9,
-            _by_link(list(self.lab.ports), [each for _, each in self.readings]),
+            at_s,
+            links,
             self.trouble,
         )
+
+    def _carried(self, flow: Flow, links: Mapping[str, Mapping[str, Any]]) -> list[list[float]]:
+        """Return what the receiver's last hops carried of payload, where it does not say itself."""
+        payload = self.transport.payload_bytes(self.lab.fabric)
+        names = [f"{link.name}>{flow.target}" for link in self.lab.fabric.planes(flow.target)]
+        share = payload / (payload + HEADERS_BYTES)
+        total = sum((links[name]["bytes"] for name in names if name in links), np.zeros(1))
+        times = [at for at, _ in self.readings]
+        return [list(pair) for pair in zip(times, (total * share).tolist(), strict=False)]
 
     def _flow_seen(self, flow: Flow, sender: dict[str, Any], got: dict[str, Any]) -> FlowSeen:
         stop_s = self.scenario.duration_s if flow.stop_s is None else flow.stop_s

@@ -43,9 +43,8 @@ class Flow(Strict):
     """None: at the end."""
     pause_ms: Annotated[float, Field(ge=0, le=10_000)] = 0
     """Between one message's completion and the next."""
-    kind: Literal["messages", "file"] = "messages"
-    """`file`: one file by mrc-send and mrc-recv, of `file_mib`."""
     file_mib: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Where the traffic is files."""
     endpoint: dict[str, Any] = Field(default_factory=dict)
     """Settings of this sender's `mrc.Config`, over those of the scenario."""
 
@@ -128,6 +127,10 @@ class Scenario(Strict):
     """Not looked at: windows open, paths are learnt."""
     endpoint: dict[str, Any] = Field(default_factory=dict)
     """Settings of `mrc.Config` for all senders and receivers."""
+    traffic: Literal["messages", "file"] = "messages"
+    """`file`: each flow is one file, by mrc-send and mrc-recv, to a host of its own."""
+    options: list[str] = Field(default_factory=list)
+    """Of mrc-send and mrc-recv both."""
     flows: Annotated[list[Flow], Field(min_length=1, max_length=64)]
     faults: list[Fault] = Field(default_factory=list)
     expect: dict[str, Expectation] = Field(default_factory=dict)
@@ -138,6 +141,9 @@ class Scenario(Strict):
     def _consistent(self) -> Self:
         if self.warmup_s >= self.duration_s:
             raise ValueError(f"warmup_s = {self.warmup_s} leaves nothing of {self.duration_s} s")
+        targets = {flow.target for flow in self.flows}
+        if self.traffic == "file" and (self.compare or len(targets) < len(self.flows)):
+            raise ValueError("files go to one host each, and only MRC sends them: compare: false")
         names = [flow.name for flow in self.flows]
         if len(set(names)) < len(names):
             raise ValueError("two flows have one name")

@@ -100,6 +100,45 @@ class Mrc(Transport):
         return max(mtu for mtu in (256, 512, 1024, 2048, 4096) if mtu + 72 <= fabric.mtu)
 
 
+class Files(Mrc):
+    """The same by `mrc-send` and `mrc-recv`, which find out about the network themselves."""
+
+    def prepare(self, lab: Lab, scenario: Scenario) -> None:
+        """Give every host a folder of its own."""
+        del scenario
+        for host in lab.fabric.topology.hosts:
+            (lab.folder / host).mkdir()
+
+    def receiver_orders(self, lab: Lab, scenario: Scenario, host: str) -> dict[str, Any]:
+        """Take one file into the host's folder."""
+        (flow,) = [flow for flow in scenario.flows if flow.target == host]
+        return {**self._orders(lab, scenario, host, flow), "role": "receive"}
+
+    def sender_orders(self, lab: Lab, scenario: Scenario, flow: Flow) -> dict[str, Any]:
+        """Send one from the host's folder."""
+        return {
+            **self._orders(lab, scenario, flow.source, flow),
+            "role": "send",
+            "url": f"mrc://{lab.fabric.addresses(flow.target)[0]}:{MRC_PORT}/",
+            "target": str(lab.folder / flow.target),
+            "mib": flow.file_mib,
+            "start_s": flow.start_s,
+        }
+
+    @staticmethod
+    def _orders(lab: Lab, scenario: Scenario, host: str, flow: Flow) -> dict[str, Any]:
+        planes = lab.fabric.addresses(host)
+        return {
+            "module": "netns.traffic.files",
+            "name": flow.name,
+            "address": planes[0],
+            "port": MRC_PORT,
+            "planes": planes,
+            "options": scenario.options,
+            "folder": str(lab.folder / host),
+        }
+
+
 class Tcp(Transport):
     """One kernel connection a flow."""
 
@@ -164,4 +203,11 @@ def _announce(addresses: list[str]) -> None:
             mptcp.endpoint("add", addr=address, flags=ANNOUNCE)
 
 
-TRANSPORTS: dict[str, Transport] = {each.name: each for each in (Mrc(), Tcp(), Mptcp())}
+NAMES = ("mrc", "mptcp", "tcp")
+
+
+def transport(name: str, scenario: Scenario) -> Transport:
+    """Return what a scenario's traffic goes over."""
+    if name == "mrc":
+        return Files() if scenario.traffic == "file" else Mrc()
+    return Mptcp() if name == "mptcp" else Tcp()

@@ -120,8 +120,7 @@ class Dispatcher:
                 # Wrong, or right with the reserved byte set, which only the exact check allows for.
                 self._singly_untrusted(run, 0, 1, now_ns)
                 return
-        row, opcodes = views.read_row(), run.buffer.bytes[:1]
-        self._run_untrusted(run, views, row, opcodes, 0, 1, now_ns)
+        self._run_untrusted(run, views, views.read_row(), views.opcodes(1), 0, 1, now_ns)
 
     def _rows_untrusted(
         self, run: ReceivedRun, views: SegmentViews, count: int, now_ns: int

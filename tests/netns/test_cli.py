@@ -32,7 +32,8 @@ def test_a_lab_from_up_to_down(mrc_lab: Command, lab_name: str) -> None:
     built = mrc_lab("up", "four-plane")
     assert built.returncode == 0, built.stderr
     assert "a: 10.0.1.1 10.1.1.1 10.2.1.1 10.3.1.1" in built.stdout
-    ping = ("exec", "a", "--", sys.executable, "-m", "tests.netns.udp_echo", "10.2.2.1", "--via", "b")
+    echo = (sys.executable, "-m", "tests.netns.udp_echo", "10.2.2.1", "--via", "b")
+    ping = ("exec", "a", "--", *echo)
     assert mrc_lab(*ping).returncode == 0
     assert mrc_lab("fail", "s2-b", "blackhole", "--towards", "b").returncode == 0
     assert mrc_lab(*ping).returncode == 1
@@ -81,7 +82,6 @@ def test_a_mistake_is_one_line_and_status_two(
     assert ran.returncode == 2
     assert ran.stdout == ""
     assert len(ran.stderr.splitlines()) == 1
-
 
     assert re.search(complaint, ran.stderr)
 

@@ -9,10 +9,12 @@ from netns.topology import Topology
 
 
 def fabric(name: str) -> Fabric:
+    """Plan a topology that ships."""
     return plan(topology.load(name))
 
 
 def joined(*links: tuple[str, str], hosts: str = "a b", switches: str = "s t") -> Fabric:
+    """Plan one made of these links."""
     return plan(
         Topology(title="t", hosts=hosts.split(), switches=switches.split(), links=list(links))
     )

@@ -16,23 +16,23 @@ from netns.lab import STATES, Lab, labs, prefix, processes, sweep
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-PING = ["ping", "-q", "-c", "3", "-i", "0.002", "-W", "0.3"]
+UDP = [sys.executable, "-m", "tests.netns.udp_echo"]
 
 
 def lab(name: str, fabric: str, **changes: int) -> Lab:
+    """Return a lab of a topology that ships, not up yet."""
     return Lab(plan(topology.load(fabric, **changes)), name)
 
 
 def run(up: Lab, node: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a node."""
     line = up.command(node, list(command))
     return subprocess.run(line, capture_output=True, text=True, timeout=20, check=False)
 
 
 def reaches(up: Lab, node: str, address: str, *options: str) -> bool:
+    """Tell whether UDP gets from a node to an address and back."""
     return run(up, node, *UDP, address, *options).returncode == 0
-
-
-UDP = [sys.executable, "-m", "tests.netns.udp_echo"]
 
 
 @pytest.mark.parametrize("name", topology.names())

@@ -1,10 +1,12 @@
 """The numbers scenarios are judged by, each from a recording whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from netns.metrics import METRICS, longest
-from netns.recording import FlowSeen, binned
+from netns.recording import binned
 from tests.netns.stories import (
     FAIR_BYTES_A_SECOND,
     ZERO_NS,
@@ -28,10 +30,12 @@ def broken(*stretches: tuple[float, float]) -> float:
 
 
 def path(plane: int, sent: int = 1) -> dict[str, int]:
+    """Return a path at the end of a run."""
     return {"plane": plane, "source_port": 50000, "sent": sent}
 
 
 def change(at_s: float, index: int, after: str = "assumed_bad") -> dict[str, object]:
+    """Return a change of a path's state."""
     return {"at_ns": ZERO_NS + int(at_s * 1e9), "path": index, "after": after, "reason": "loss"}
 
 
@@ -109,12 +113,8 @@ def test_undelivered_counts_what_is_missing_wrong_and_disordered() -> None:
     """A message counts however it went wrong."""
     good = flow([], messages=5)
     assert measure("undelivered", recording([good])) == 0
-    bad = FlowSeen(**{**vars_of(good), "receiver": {"messages": 4, "corrupt": 1}})
+    bad = replace(good, receiver={"messages": 4, "corrupt": 1})
     assert measure("undelivered", recording([bad])) == 2
-
-
-def vars_of(seen: FlowSeen) -> dict[str, object]:
-    return {name: getattr(seen, name) for name in FlowSeen.__dataclass_fields__}
 
 
 def test_counters_are_those_of_the_last_sample_of_all_flows() -> None:

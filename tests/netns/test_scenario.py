@@ -26,6 +26,7 @@ asymmetric plane-20-percent-loss
 
 
 def load(folder: Path, text: str) -> scenario.Scenario:
+    """Read a scenario of this text."""
     path = folder / "mine.yaml"
     path.write_text(text, encoding="utf-8")
     return scenario.load(str(path))

@@ -16,6 +16,7 @@ links: [[a, s], [s, b]]
 
 
 def load(folder: Path, text: str) -> topology.Topology:
+    """Read a topology of this text."""
     path = folder / "mine.yaml"
     path.write_text(text, encoding="utf-8")
     return topology.load(str(path))

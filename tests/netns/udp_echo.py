@@ -20,6 +20,7 @@ CLONE_NEWNET = 0x40000000
 
 
 def main() -> int:
+    """Ask, and return the exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("address")
     parser.add_argument("--via", required=True)
