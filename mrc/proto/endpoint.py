@@ -24,9 +24,10 @@ from typing import Any
 from mrc.errors import ConfigError
 from mrc.proto.config import Config, QpAttributes
 from mrc.proto.dispatch import Dispatcher
+from mrc.proto.ev import Path
 from mrc.proto.events import Event, PortStatusChanged, QpFailure, Random
 from mrc.proto.memory import MemoryTable, Region
-from mrc.proto.paths import NEVER_NS, Path
+from mrc.proto.paths import NEVER_NS
 from mrc.proto.peer import LocalPort, Peer, Plane
 from mrc.proto.qp import QpInput, QpState, QueuePair
 from mrc.proto.runs import ECN_ECT0, ECN_NOT_ECT, PathFault, ReceivedRun, RunToSend

@@ -3,21 +3,18 @@
 An EV is a path through the fabric, named by plane, UDP source port and flow label. All queue pairs
 to a peer share its EVs. Each plane has the same number of active ones; a withdrawn EV is replaced
 by a backup of its own plane and probed until it answers again.
-
-States and what moves an EV between them are one table, `TRANSITIONS` (MRC 1.0 §11.2.2).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mrc.proto.config import Config
+from mrc.proto.ev import EV_PROBE_NS_MIN, TRANSITIONS, EvInput, Path
 from mrc.proto.events import EvChanged, Event, EvState, Random
 from mrc.proto.rotation import Rotation, Shuffler
 from mrc.proto.statistics import PathStatistics
@@ -34,8 +31,6 @@ REORDER_NS_MIN = 1 * _MS
 REORDER_SCALE_MAX = 16
 REORDER_CALM_NS = 1_000 * _MS
 """Without a spurious loss for that long, the reordering window halves again."""
-EV_PROBE_NS_MIN = 1 * _MS
-"""Least pause before an EV probe; it grows with the round trip and doubles."""
 REVERSE_CHECK_NS = 20 * _MS
 REVERSE_PROBES_FAILED_MAX = 2
 HEARD_NS_MIN = 10 * _MS
@@ -48,74 +43,8 @@ WORSE_FACTOR = 4
 RECENT_PACKETS_MAX = 1 << 16
 """Packets after which the loss rates of the past count for half."""
 
-
-class EvInput(Enum):
-    """What can happen to an EV."""
-
-    CONGESTED = auto()
-    """SACK with m = 1, or NACK TRIMMED."""
-    LOST = auto()
-    """Loss or timeout without a trim, SACK with m = 2, or the local kernel cannot send there."""
-    ROTATED = auto()
-    """The rotation met it while in SKIP."""
-    PROBED = auto()
-    """Enough probes were answered, or what was lost had arrived after all."""
-    DENY = auto()
-    ALLOW = auto()
-
-
 _GOOD, _SKIP, _BAD, _DENIED = EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD, EvState.DENIED
 _USABLE = frozenset((_GOOD, _SKIP))
-
-# A pair that is not here changes nothing: feedback in SKIP does not add up, a denied EV stays
-# denied.
-TRANSITIONS: dict[tuple[EvState, EvInput], EvState] = {
-    (_GOOD, EvInput.CONGESTED): _SKIP,
-    (_GOOD, EvInput.LOST): _BAD,
-    (_SKIP, EvInput.LOST): _BAD,
-    (_SKIP, EvInput.ROTATED): _GOOD,
-    (_BAD, EvInput.PROBED): _GOOD,
-    (_GOOD, EvInput.DENY): _DENIED,
-    (_SKIP, EvInput.DENY): _DENIED,
-    (_BAD, EvInput.DENY): _DENIED,
-    (_DENIED, EvInput.ALLOW): _GOOD,
-}
-
-
-@dataclass(slots=True, eq=False)
-class Path:
-    """One EV and what is known of it."""
-
-    index: int
-    plane: int
-    source_port: int
-    flow_label: int
-    state: EvState = EvState.GOOD
-    active: bool = True
-    busy: bool = False
-    """The kernel's buffer for it is full: not to be chosen until it has drained."""
-    srtt_ns: float = 0.0
-    rttvar_ns: float = 0.0
-    sent_packets: int = 0
-    lost_packets: int = 0
-    recent_sent: int = 0
-    recent_lost: int = 0
-    trimmed_packets: int = 0
-    marked_packets: int = 0
-    spurious_packets: int = 0
-    retransmitted_packets: int = 0
-    changes: int = 0
-    recovered_ns: int = -(1 << 62)
-    relapses: int = 0
-    probe_ns: int = 0
-    probe_backoff_ns: int = EV_PROBE_NS_MIN
-    probes_answered: int = 0
-    probes_failed: int = 0
-
-    @property
-    def entropy(self) -> int:
-        """The 32-bit EV: flow label's low half above the UDP source port."""
-        return (self.flow_label << 16) | self.source_port
 
 
 class PathSet:

@@ -6,8 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from mrc.proto.config import Config
+from mrc.proto.ev import Path
 from mrc.proto.events import Event, Random
-from mrc.proto.paths import NEVER_NS, Path, PathSet
+from mrc.proto.paths import NEVER_NS, PathSet
 from mrc.proto.runs import SockAddr
 from mrc.wire.icrc import Address
 

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from mrc.errors import ConfigError
 from mrc.proto.config import MESSAGE_BYTES_MAX, PSNS_PER_MPR, Config, QpAttributes
+from mrc.proto.ev import Path
 from mrc.proto.events import Event, QpFailure, WriteDone
 from mrc.proto.loss import LossDetector, Trigger
 from mrc.proto.memory import bytes_of
 from mrc.proto.nscc import NOMINAL_OVERHEAD_BYTES, RCVD_UNIT_BYTES, UDP_HEADER_BYTES, Nscc
 from mrc.proto.packetizer import Packetizer
-from mrc.proto.paths import NEVER_NS, Path
+from mrc.proto.paths import NEVER_NS
 from mrc.proto.peer import Peer
 from mrc.proto.retry import PROBE_NS_MIN, RetryTimer
 from mrc.proto.runs import PathFault

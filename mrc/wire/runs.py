@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mrc.wire.fields import BTH, METH, RETH, TSETH, Opcode
-from mrc.wire.icrc import ICRC_BYTES, PAYLOAD_BYTES_MAX, byte4_delta, crc32, icrcs
+from mrc.wire.icrc import ICRC_BYTES, PAYLOAD_BYTES_MAX, byte4_delta, icrcs
 from mrc.wire.writes import HEADER_BYTES
 
 U8 = NDArray[np.uint8]
@@ -168,7 +168,7 @@ class SegmentViews:
         """Tell whether the iCRC of the first row is right, as `bad_icrcs` does for many."""
         covered = self._covered[0]
         stored: int = _ICRC.unpack_from(self._run.bytes, len(covered))[0]
-        return crc32(covered, seed) ^ self._delta_int == stored
+        return icrcs((covered,), seed)[0] ^ self._delta_int == stored
 
     def opcodes(self, count: int) -> bytes:
         """Return the opcode byte of each of `count` rows."""

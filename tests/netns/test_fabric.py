@@ -15,9 +15,8 @@ def fabric(name: str) -> Fabric:
 
 def joined(*links: tuple[str, str], hosts: str = "a b", switches: str = "s t") -> Fabric:
     """Plan one made of these links."""
-    return plan(
-        Topology(title="t", hosts=hosts.split(), switches=switches.split(), links=list(links))
-    )
+    made = {"title": "t", "hosts": hosts.split(), "switches": switches.split(), "links": links}
+    return plan(Topology.model_validate(made))
 
 
 def test_a_hosts_links_are_its_planes() -> None:

@@ -10,8 +10,8 @@ import itertools
 import pytest
 
 from mrc.proto.config import Config
+from mrc.proto.ev import Path
 from mrc.proto.events import EvState
-from mrc.proto.paths import Path
 from mrc.proto.statistics import RequestorStatistics
 from mrc.wire.fields import Opcode
 from tests.support.evs import path_set

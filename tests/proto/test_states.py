@@ -11,9 +11,10 @@ import pytest
 from mrc.errors import ConfigError
 from mrc.proto.config import Config, QpAttributes
 from mrc.proto.endpoint import Endpoint
+from mrc.proto.ev import TRANSITIONS as EV_TRANSITIONS
+from mrc.proto.ev import EvInput
 from mrc.proto.events import EvChanged, Event, EvState, QpFailed, QpFailure
-from mrc.proto.paths import TRANSITIONS as EV_TRANSITIONS
-from mrc.proto.paths import EvInput, PathSet
+from mrc.proto.paths import PathSet
 from mrc.proto.qp import CAN_RECEIVE, QpInput, QpState, QueuePair
 from mrc.proto.qp import TRANSITIONS as QP_TRANSITIONS
 from tests.support.pair import Pair

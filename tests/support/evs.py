@@ -7,8 +7,9 @@ from collections import deque
 from typing import Any
 
 from mrc.proto.config import Config
+from mrc.proto.ev import Path
 from mrc.proto.events import Event
-from mrc.proto.paths import Path, PathSet
+from mrc.proto.paths import PathSet
 from mrc.proto.peer import evs_per_plane
 from tests.support.pair import FIRST_EV_PORT
 
