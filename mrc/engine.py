@@ -234,8 +234,13 @@ class Engine:
         self._pump()
 
     def _on_readable(self, port_index: int) -> None:
+        """Read one port, and answer when all that are readable have been read.
+
+        After a while without the processor packets wait at every port. An answer in between would
+        have the peer take for lost what waits at the next.
+        """
         self._receive(port_index)
-        self._pump()
+        self.kick()
 
     def _receive(self, port_index: int) -> None:
         """Hand what has arrived at a port to the protocol, up to the bound of one wake-up."""

@@ -48,6 +48,9 @@ class LossDetector:
         self._paths = paths
         self._acked_order = np.full(len(paths.paths), -1, np.int64)
         self._causes: dict[int, _Cause] = {}
+        self._missing: dict[int, tuple[Trigger, int]] = {}
+        """What to decide about at the next `verdicts`; what caused the SACK that lacked it, and
+        when that came."""
         self._probes: dict[int, tuple[int, int, int]] = {}
         self._probe_id = 0
         self.probes_sent = 0
@@ -102,16 +105,12 @@ class LossDetector:
 
     # The verdict.
 
-    def judge(self, sack: Sack, cack: int, base: int, trigger: Trigger, now_ns: int) -> list[int]:
-        """Mark what the SACK did not have although it was sent before its trigger.
-
-        Returns:
-            The PSNs among them that are lost, oldest first.
-        """
+    def note(self, sack: Sack, cack: int, base: int, trigger: Trigger, now_ns: int) -> None:
+        """Mark what the SACK did not have although it was sent before its trigger."""
         # In order, only what was sent again or asks by itself comes later than what is missing.
         later = sack.pr or sack.rtx
         if not trigger.order or not (sack.ooo_count or later):
-            return []
+            return
         self.judged_ns = now_ns
         window, order = self._window, trigger.order
         self._acked_order[trigger.ev] = max(self._acked_order[trigger.ev], order)
@@ -121,18 +120,34 @@ class LossDetector:
         else:
             missing = window.mark_missing(cack + 1, min(cack + 2, base), order)
             missing += window.mark_missing(base, base + sack.sack_bitmap.bit_length(), order)
-        found = [psn for psn in missing if self._is_lost(psn, trigger, now_ns)]
+        for psn in missing:
+            self._missing[psn] = trigger, now_ns
+
+    def verdicts(self) -> list[int]:
+        """Return the packets that are lost, oldest first.
+
+        To be asked when all that has come in was heard: after a while without the processor several
+        SACKs wait, and what is late by the first of them has arrived by the last.
+        """
+        if not self._missing:
+            return []
+        candidates, self._missing = self._missing, {}
+        found = [
+            psn
+            for psn, (trigger, noted_ns) in sorted(candidates.items())
+            if self._window.is_missing(psn) and self._is_lost(psn, trigger, noted_ns)
+        ]
         self.lost_packets += len(found)
         return found
 
-    def _is_lost(self, psn: int, trigger: Trigger, now_ns: int) -> bool:
+    def _is_lost(self, psn: int, trigger: Trigger, noted_ns: int) -> bool:
         """Tell whether a missing packet is lost; if it may yet come, note when to ask again."""
         at = self._window.index(psn)
         ev = int(self._window.ev[at])
         by_order = bool(self._paths.fifo[ev] and self._window.orders[at] < self._acked_order[ev])
         late_ns = self._paths.late_ns(ev, trigger.ev, trigger.rtt_ns)
         late_at_ns = int(self._window.sent_ns[at]) + late_ns
-        if by_order or late_at_ns <= now_ns:
+        if by_order or late_at_ns <= noted_ns:
             self._remember(psn, _Cause(ev, by_order))
             return True
         self.deadline_ns = min(self.deadline_ns, late_at_ns + int(self._paths.srtt_ns))

@@ -174,7 +174,7 @@ class Nscc:
         self.last_sample_ns = now_ns
         self.increase_mode = False
         self.sharing = False
-        """Congestion was met, and the window has not been full since."""
+        """Packets were trimmed, and the window has not been full since."""
 
     def _max_window(self) -> float:
         bdp = self.p.link_bytes_per_ns * self.base_rtt_ns
@@ -321,7 +321,6 @@ class Nscc:
         if average > target and now_ns - self.last_decrease_ns > self.base_rtt_ns:
             factor = max(1 - self.p.gamma * (average - target) / average, self.p.max_md_jump)
             self.cwnd = max(self.p.mtu, self.cwnd * factor)
-            self.sharing = True
             self.last_decrease_ns = now_ns
 
     def _quick_adapt(self, now_ns: int, *, loss: bool, marked: bool, delay_ns: float) -> bool:

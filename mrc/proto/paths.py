@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,15 @@ _GOOD, _SKIP, _BAD, _DENIED = EvState.GOOD, EvState.SKIP, EvState.ASSUMED_BAD, E
 _USABLE = frozenset((_GOOD, _SKIP))
 
 
+@dataclass(slots=True)
+class _Suspicion:
+    """When a suspect plane is probed next, and on which of its usable EVs."""
+
+    probe_ns: int
+    backoff_ns: int
+    turn: int = 0
+
+
 class PathSet:
     """All EVs of one peer: selection, blame, recovery, and the reverse set for control packets."""
 
@@ -77,9 +87,14 @@ class PathSet:
                 path.active = False
         self.planes_down: dict[int, int] = {}
         """Planes with a port that is down: when the peer said so, NEVER_NS for a port of ours."""
-        self._suspect: set[int] = set()
+        self._suspect: dict[int, _Suspicion] = {}
         """Planes on which a packet was lost and nothing sent since is known to have arrived: the
-        EVs not yet blamed are likely as dead. They are passed over until something arrives."""
+        EVs not yet blamed are likely as dead. They are passed over, and probed in turn, until
+        something arrives."""
+        self._evs_of_plane = [
+            np.array([path.index for path in self.paths if path.plane == plane])
+            for plane in range(self.planes)
+        ]
         self.heard_ns = [NEVER_HEARD_NS] * self.planes
         """Per plane: when something from the peer last came in on it."""
         self._usable = len(self.paths)
@@ -140,19 +155,23 @@ class PathSet:
                 if path.plane not in self._suspect:
                     return path
                 suspect = suspect or path
-            elif path.state is _SKIP and reset is None:
+            elif path.state is _SKIP and reset is None and path.plane not in self._suspect:
                 reset = path
                 self._move(path, EvInput.ROTATED, "", 0)
-        return (
-            reset
-            or suspect
-            or next(self._spares(avoid) if avoid >= 0 else iter(()), None)
-            or next((p for p in self._rotation if not p.busy), None)
-        )
+        spares = self._spares(avoid) if avoid >= 0 or self._suspect else iter(())
+        return reset or next(spares, None) or suspect or next(iter(self._not_busy(avoid)), None)
 
     def _spares(self, avoid: int) -> Iterator[Path]:
-        """Yield the EVs that are good, in use or not, but for one."""
-        return (p for p in self.paths if p.state is _GOOD and p.index != avoid and not p.busy)
+        """Yield the EVs of planes beyond suspicion that are good, in use or not, but for one."""
+        for path in self.paths:
+            good = path.state is _GOOD and path.plane not in self._suspect
+            if good and path.index != avoid and not path.busy:
+                yield path
+
+    def _not_busy(self, avoid: int) -> list[Path]:
+        """Return what can be sent on at all, best first: any state is better than standing still."""
+        able = [path for path in self._rotation if not path.busy]
+        return sorted(able, key=lambda path: (path.state not in _USABLE, path.index == avoid))
 
     def choose_reverse(self, now_ns: int) -> Path:
         """Return the EV for the next control packet, taking turns among the reverse set.
@@ -212,7 +231,8 @@ class PathSet:
         self.acked_packets += np.bincount(evs, minlength=len(self.paths))
         self.confirmed_ns[evs] = now_ns
         if self._suspect:
-            self._suspect.difference_update(self.paths[ev].plane for ev in evs.tolist())
+            for ev in evs.tolist():
+                self._suspect.pop(self.paths[ev].plane, None)
 
     def on_whole_packet_rtt(self, path: Path, rtt_ns: int) -> bool:
         """Feed a round trip of a whole packet; tell whether the longest path's minimum changed.
@@ -289,14 +309,15 @@ class PathSet:
         path.recent_lost += 1
         self._recent_lost += 1
         if not alive and self._silent_since(path.plane, sent_ns):
-            self._suspect.add(path.plane)
+            pause_ns = max(EV_PROBE_NS_MIN, int(self.srtt_ns))
+            self._suspect.setdefault(path.plane, _Suspicion(now_ns + pause_ns, pause_ns))
         if not alive or self._is_worse(path):
             self.withdraw(path, now_ns, "loss")
 
     def _silent_since(self, plane: int, at_ns: int) -> bool:
         """Tell whether nothing on a plane is known to have arrived since a moment."""
-        mates = [path.index for path in self.paths if path.plane == plane]
-        return self.planes > 1 and int(self.confirmed_ns[mates].max()) < at_ns < NEVER_NS
+        newest_ns = int(self.confirmed_ns[self._evs_of_plane[plane]].max())
+        return self.planes > 1 and newest_ns < at_ns < NEVER_NS
 
     def on_marked(self, index: int) -> None:
         """Pass an EV over once: a mark is congestion, not failure."""
@@ -315,7 +336,7 @@ class PathSet:
         """Undo the blame for a loss that was none, and grow more patient."""
         path = self.paths[index]
         path.spurious_packets += 1
-        self._suspect.discard(path.plane)
+        self._suspect.pop(path.plane, None)
         if by_order:
             self.fifo[index] = False
         elif self.reorder_scale < REORDER_SCALE_MAX:
@@ -469,7 +490,8 @@ class PathSet:
     def next_deadline_ns(self) -> int:
         """Return when `due_probes` has something to do."""
         bad = min((path.probe_ns for path in self._bad), default=NEVER_NS)
-        return min(bad, self._reverse_check_ns)
+        suspect = min((doubt.probe_ns for doubt in self._suspect.values()), default=NEVER_NS)
+        return min(bad, suspect, self._reverse_check_ns)
 
     def due_probes(self, now_ns: int) -> list[Path]:
         """Return the EVs to send EV probes on now."""
@@ -481,10 +503,21 @@ class PathSet:
                 path.probe_backoff_ns = min(
                     2 * path.probe_backoff_ns, self._config.probe_interval_ns_max
                 )
+        for plane, doubt in self._suspect.items():
+            if doubt.probe_ns <= now_ns:
+                due += self._probe_suspect(plane, doubt, now_ns)
         if self._reverse_check_ns <= now_ns:
             self._reverse_check_ns = NEVER_NS
             due += self._check_reverse(now_ns)
         return due
+
+    def _probe_suspect(self, plane: int, doubt: _Suspicion, now_ns: int) -> list[Path]:
+        """Return an EV of a suspect plane that nothing else probes, another one each time."""
+        doubt.probe_ns = now_ns + doubt.backoff_ns
+        doubt.backoff_ns = min(2 * doubt.backoff_ns, self._config.probe_interval_ns_max)
+        usable = [p for p in self.paths if p.plane == plane and p.state in _USABLE]
+        doubt.turn += 1
+        return [usable[doubt.turn % len(usable)]] if usable else []
 
     def _check_reverse(self, now_ns: int) -> list[Path]:
         """Probe the reverse EVs; those silent several times while others answer are withdrawn."""
@@ -507,7 +540,7 @@ class PathSet:
         if self.planes_down.get(path.plane, NEVER_NS) < sent_ns:
             del self.planes_down[path.plane]
         self.confirmed_ns[path.index] = now_ns
-        self._suspect.discard(path.plane)
+        self._suspect.pop(path.plane, None)
         path.probes_failed = 0
         self.on_rtt(path, now_ns - sent_ns, now_ns)
         if path.state is _BAD and path.plane not in self.planes_down:

@@ -179,6 +179,8 @@ class Requestor:
         """Build the next run into the buffer, or return None when nothing may be sent now."""
         if self.failure is not None:
             return None
+        for psn in self.loss.verdicts():
+            self._lose(psn, now_ns)
         again = self._next_lost(now_ns)
         stretch = again or self._next_new()
         if stretch is None:
@@ -353,8 +355,7 @@ class Requestor:
         self._credit(sack, units, trigger, now_ns)
         if trigger is not None:
             self._judge_path(sack, trigger, now_ns)
-            for psn in self.loss.judge(sack, cack, base, trigger, now_ns):
-                self._lose(psn, now_ns)
+            self.loss.note(sack, cack, base, trigger, now_ns)
             if sack.ooo_count > window.held:
                 # One bitmap could not tell all that has arrived: should nothing follow, ask for
                 # the next, and without delay when nothing was sent since the last question.

@@ -193,8 +193,8 @@ class SendWindow:
         return self._missing_bits != 0
 
     def is_missing(self, psn: int) -> bool:
-        """Tell whether a PSN in [una, nxt) is missing."""
-        return bool(self._missing_bits >> (psn - self.una) & 1)
+        """Tell whether a PSN below nxt is missing."""
+        return psn >= self.una and bool(self._missing_bits >> (psn - self.una) & 1)
 
     def set_lost(self, psn: int) -> bool:
         """Move a PSN that is in flight to LOST; False when it is not in flight."""

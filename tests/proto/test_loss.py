@@ -126,6 +126,7 @@ def test_arrived_retransmission_is_evidence() -> None:
     pair.flush()
     pair.now_ns += 100 * US
     forger.sack(0, ack_psn_offset=0, rtx=True, rcvd_bytes=2)
+    pair.flush()
     found = pair.a.requestor.statistics()
     assert found.packets_lost == 2
     assert not pair.a.requestor.window.is_missing(pair.a.qp.first_psn + 1)
@@ -211,6 +212,7 @@ class EightInFlight:
         self.pair.now_ns = self.sent_ns + at_ns
         fields = {"sack_offset": 2, "sack_bitmap": 0b1111111, "ooo_count": 7, "rcvd_bytes": 1000}
         self.forger.sack(7, ack_psn_offset=8, **fields)
+        self.pair.flush()
         return self.pair.a.requestor.statistics()
 
     def with_the_first(self) -> RequestorStatistics:
@@ -226,6 +228,17 @@ def test_late_packet() -> None:
     assert eight.without_the_first(1_100 * US - 1).packets_lost == 0
     assert eight.without_the_first(1_100 * US).packets_lost == 1
     assert [path.lost_packets for path in eight.pair.a.paths.paths].count(1) == 1
+
+
+def test_all_that_waits_is_heard_before_the_verdict() -> None:
+    """After a pause of ours the first SACK lacks what the next one has: nothing was lost."""
+    eight = EightInFlight()
+    eight.pair.now_ns = eight.sent_ns + 5 * MS
+    fields = {"sack_offset": 2, "sack_bitmap": 0b1111111, "ooo_count": 7, "rcvd_bytes": 1000}
+    eight.forger.sack(7, ack_psn_offset=8, **fields)
+    assert eight.with_the_first().packets_lost == 0
+    eight.pair.flush()
+    assert eight.pair.a.requestor.statistics().packets_lost == 0
 
 
 def test_late_packet_is_asked_for() -> None:

@@ -119,6 +119,51 @@ def test_suspect_planes_are_used_when_there_is_no_other(planes: int) -> None:
     assert len({path.index for path in choose(paths, 16)}) > planes
 
 
+def test_one_dead_ev_does_not_cost_its_plane() -> None:
+    """Where traffic is thin the loss of one EV makes the plane suspect; a probe of another ends it.
+
+    What is sent on the plane afterwards is as much as on the others.
+    """
+    config = Config(mtu=1024, paths=16, backup_paths=0, link_bps=400_000_000)
+    pair = Pair(config, planes=4, filters=[black_hole(on_ev({FIRST_EV_PORT + 1}, 0))])
+    for _ in range(100):
+        pair.post(bytes(512))
+        pair.run_for(20 * MS)
+    assert [change.index for change in pair.a.ev_changes()] == [1]
+    tap = Tap(data)
+    pair.filters.insert(0, tap)
+    for _ in range(100):
+        pair.post(bytes(512))
+        pair.run_for(20 * MS)
+    carried = Counter(datagram.plane for datagram in tap.datagrams)
+    assert min(carried[plane] for plane in range(4)) >= 15
+
+
+def test_suspect_plane_is_probed_until_it_answers() -> None:
+    """On its usable EVs in turn, ever more seldom, whether or not any of them was withdrawn."""
+    paths = path_set(paths=8, planes=2, backup_paths=0)
+    paths.on_lost(0, 10 * MS, sent_ns=5 * MS)
+    probed, now_ns = [], 10 * MS
+    while now_ns < 200 * MS:
+        now_ns = paths.next_deadline_ns()
+        probed += [path for path in paths.due_probes(now_ns) if path.state is GOOD]
+    assert len(probed) >= 5
+    assert {path.plane for path in probed} == {paths.paths[0].plane}
+    assert len({path.index for path in probed}) == 3
+    paths.on_probe_answer(probed[-1], now_ns, now_ns + MS)
+    assert paths.paths[0].plane in {path.plane for path in choose(paths, 16)}
+
+
+def test_backup_of_a_healthy_plane_comes_before_a_suspect_plane() -> None:
+    """A retransmission does not go where packets vanish while there is a spare elsewhere."""
+    paths = path_set(paths=2, planes=2, backup_paths=2)
+    first, second = (p for p in paths.paths if p.active)
+    paths.on_lost(first.index, 10 * MS, sent_ns=5 * MS)
+    chosen = paths.choose(avoid=second.index)
+    assert chosen is not None
+    assert (chosen.plane, chosen.active) == (second.plane, False)
+
+
 def test_dead_plane_gets_nothing_more_after_its_first_loss() -> None:
     """No retransmission and no backup EV is wasted on it, so no timeout is needed."""
     pair = Pair(Config(mtu=1024, paths=16, link_bps=400_000_000), planes=4, link_bps=100e6)
