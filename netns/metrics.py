@@ -1,11 +1,12 @@
 """The numbers that scenarios are judged by, each computed from what a run saw.
 
-`fair` is the goodput that the links allow: their rate times payload over wire bytes, without what
-the fault under way takes away.
+`fair` is the goodput that the links of both hosts allow: their rate times payload over wire bytes,
+less what the fault under way takes (`Fault.leaves`). What no number can be had for is None.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,10 +23,10 @@ COARSE_S = 0.01
 SETTLED_S = 0.2
 """Long enough a stretch to say that a rate is held."""
 RETURN_S = 0.1
+ADAPTED_S = 0.1
+"""Time for paths that are harmed to leave."""
 WINDOW_S = 1.0
 VICTIM = "victim"
-HEADERS_BYTES = 14 + 20 + 8 + 12 + 4 + 4 + 16 + 4
-"""Ethernet, IPv4, UDP, BTH, METH, TSETH, RETH and iCRC around the payload of a packet."""
 
 
 Of = Callable[["Recording"], "float | None"]
@@ -47,7 +48,11 @@ def metric(what: str, unit: str) -> Callable[[Of], Of]:
     """Register a function as the metric of its name."""
 
     def register(function: Of) -> Of:
-        METRICS[function.__name__] = Metric(what, unit, function)
+        def finite(run: Recording) -> float | None:
+            value = function(run)
+            return value if value is not None and math.isfinite(value) else None
+
+        METRICS[function.__name__] = Metric(what, unit, finite)
         return function
 
     return register
@@ -57,23 +62,16 @@ def metric(what: str, unit: str) -> Callable[[Of], Of]:
 
 
 def fair_mbps(run: Recording, flow: FlowSeen, during: Happened | None = None) -> float:
-    """Return the goodput that the planes of both hosts allow, during a fault or without one."""
+    """Return the goodput that the planes two hosts share allow, during a fault or without one."""
     total = 0.0
-    payload = flow.mtu_bytes / (flow.mtu_bytes + HEADERS_BYTES)
+    payload = flow.mtu_bytes / (flow.mtu_bytes + flow.header_bytes)
     far = {link.plane: link for link in run.fabric.planes(flow.target)}
     for link in run.fabric.planes(flow.source):
-        rate = min(link.rate_mbps, far[link.plane].rate_mbps)
-        if during is not None and link.plane in during.planes:
-            rate *= _left(during)
-        total += rate * payload
+        if link.plane in far:
+            rate = min(link.rate_mbps, far[link.plane].rate_mbps)
+            hit = during is not None and link.plane in during.planes
+            total += rate * payload * (during.fault.leaves if during is not None and hit else 1)
     return total
-
-
-def _left(fault: Happened) -> float:
-    """Share of a plane's rate that a fault leaves."""
-    lossy = fault.kind in ("loss", "ev-loss", "corrupt", "duplicate")
-    whole = fault.kind in ("big-packets", "rewrite-ports", "tail-drop", "no-marks", "rate")
-    return 1.0 if lossy or whole else 0.0
 
 
 def _main(run: Recording) -> FlowSeen | None:
@@ -81,7 +79,7 @@ def _main(run: Recording) -> FlowSeen | None:
 
 
 def _first(run: Recording) -> Happened | None:
-    """The first fault that began after the warm-up."""
+    """The first fault that was not there from the start."""
     later = [each for each in run.happened if each.begin_s > 0]
     return later[0] if later else None
 
@@ -121,7 +119,7 @@ def steady_percent(run: Recording) -> float | None:
 def least_flow_percent(run: Recording) -> float | None:
     """Before any fault."""
     shares = [flow.rate_mbps(*_quiet(run)) / fair_mbps(run, flow) for flow in run.flows]
-    return 100 * min(shares, default=0.0) or None
+    return 100 * min(shares) if shares else None
 
 
 @metric("difference between the most and the least loaded plane, of their mean", "%")
@@ -163,7 +161,7 @@ def adapted_percent(run: Recording) -> float | None:
     flow, fault = _main(run), _first(run)
     if flow is None or fault is None:
         return None
-    rate = flow.rate_mbps(fault.begin_s + 0.1, _fault_end_s(run, fault))
+    rate = flow.rate_mbps(fault.begin_s + ADAPTED_S, _fault_end_s(run, fault))
     return _percent(rate, flow.rate_mbps(*_quiet(run)))
 
 
@@ -240,11 +238,14 @@ def longest(flags: np.ndarray) -> int:
 # Paths.
 
 
-def harmed_paths(run: Recording, flow: FlowSeen, fault: Happened) -> set[int]:
-    """Return the paths of a flow that cross what a fault harms; by plane, or the one EV."""
-    if fault.kind == "ev-loss":
-        return {f.path for f in run.scenario.faults if f.path is not None and f.flow == flow.name}
-    return {i for i, path in enumerate(flow.paths) if path["plane"] in fault.planes}
+def harmed_paths(flow: FlowSeen, happened: Happened) -> set[int]:
+    """Return the paths of a flow whose data a fault takes: the one EV, or all of its planes."""
+    fault = happened.fault
+    if not fault.harms_data:
+        return set()
+    if fault.path is not None:
+        return {fault.path} if fault.flow == flow.name else set()
+    return {i for i, path in enumerate(flow.paths) if path["plane"] in happened.planes}
 
 
 def _bad_since(flow: FlowSeen, begin_s: float, paths: set[int]) -> dict[int, float]:
@@ -264,7 +265,7 @@ def withdrawn_ms(run: Recording) -> float | None:
     flow, fault = _main(run), _first(run)
     if flow is None or fault is None:
         return None
-    found = _bad_since(flow, fault.begin_s, harmed_paths(run, flow, fault))
+    found = _bad_since(flow, fault.begin_s, harmed_paths(flow, fault))
     return 1e3 * (min(found.values()) - fault.begin_s) if found else None
 
 
@@ -275,7 +276,7 @@ def found_bad_ms(run: Recording) -> float | None:
     before = [each for each in run.happened if each.begin_s <= 0]
     if flow is None or not before:
         return None
-    harmed = {p for each in before for p in harmed_paths(run, flow, each)}
+    harmed = {p for each in before for p in harmed_paths(flow, each)}
     used = {p for p in harmed if flow.paths[p]["sent"]}
     found = _bad_since(flow, -1e9, used)
     if used - set(found):
@@ -289,7 +290,7 @@ def healthy_blamed(run: Recording) -> float | None:
     flow = _main(run)
     if flow is None or not flow.paths:
         return None
-    harmed = {p for each in run.happened for p in harmed_paths(run, flow, each)}
+    harmed = {p for each in run.happened for p in harmed_paths(flow, each)}
     return float(sum(c["after"] == "assumed_bad" and c["path"] not in harmed for c in flow.changes))
 
 
@@ -333,9 +334,9 @@ def undelivered(run: Recording) -> float | None:
     return float(sum(flow.undelivered for flow in run.flows)) if run.flows else None
 
 
-@metric("flows that ended with an error", "")
+@metric("flows that ended with an error, and troubles of the run itself", "")
 def errors(run: Recording) -> float | None:
-    """And trouble of the run itself."""
+    """All flows together."""
     return float(sum(bool(flow.error) for flow in run.flows) + len(run.trouble))
 
 
@@ -371,12 +372,14 @@ def jain(run: Recording) -> float | None:
     """Of all flows but the victim, while all of them send."""
     flows = [flow for flow in run.flows if flow.name != VICTIM]
     begin_s = max((flow.start_s for flow in flows), default=0.0) + run.scenario.warmup_s
-    end_s = min((flow.stop_s for flow in flows), default=0.0)
-    if len(flows) < 2 or end_s - begin_s < WINDOW_S:
+    windows = int((min((flow.stop_s for flow in flows), default=0.0) - begin_s) / WINDOW_S)
+    if len(flows) < 2 or windows < 1:
         return None
+    end_s = begin_s + windows * WINDOW_S
     rates = np.array([flow.bins(WINDOW_S, begin_s, end_s) for flow in flows])
-    indices = rates.sum(0) ** 2 / (len(flows) * (rates**2).sum(0))
-    return float(indices.min())
+    if not rates.sum(0).all():
+        return 0.0
+    return float((rates.sum(0) ** 2 / (len(flows) * (rates**2).sum(0))).min())
 
 
 @metric("the victim's goodput beside the others, as a share of that alone", "%")

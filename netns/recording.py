@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netns.fabric import Fabric
-from netns.scenario import Scenario
+from netns.scenario import Fault, Scenario
 
 Array = NDArray[np.float64]
 
@@ -30,15 +31,16 @@ SAMPLE_FIELDS = (
 """Columns of a sender's samples behind the time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Happened:
-    """A fault as it was: when it really began and ended, and on which links."""
+    """A fault as it was: when it began and was mended, and what it harmed."""
 
-    kind: str
+    fault: Fault
     what: str
     begin_s: float
+    """Below zero: before the start."""
     end_s: float | None
-    links: tuple[str, ...]
+    """None: not before the end."""
     planes: tuple[int, ...]
 
 
@@ -53,6 +55,9 @@ class FlowSeen:
     stop_s: float
     message_bytes: int
     mtu_bytes: int
+    """Payload of a full packet,"""
+    header_bytes: int
+    """and what is around it on the wire."""
     zero_ns: int
     sender: dict[str, Any]
     receiver: dict[str, Any]
@@ -119,7 +124,9 @@ class FlowSeen:
         return binned(*self.placed, bin_s, begin_s, end_s)
 
     def rate_mbps(self, begin_s: float, end_s: float) -> float:
-        """Return the goodput of a stretch."""
+        """Return the goodput of a stretch; one that has no length has none (NaN)."""
+        if end_s <= begin_s:
+            return math.nan
         return float(self.bins(end_s - begin_s, begin_s, end_s)[0]) * 8e-6 / (end_s - begin_s)
 
 

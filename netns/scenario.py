@@ -13,11 +13,13 @@ expect:
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+import mrc
 from netns.errors import LabError
 from netns.faults import kinds
 from netns.files import read_yaml
@@ -25,6 +27,17 @@ from netns.metrics import METRICS
 from netns.topology import Mtu, NodeName, Strict
 
 FOLDER = Path(__file__).parent / "scenarios"
+
+
+def _endpoint_settings(values: dict[str, Any]) -> dict[str, Any]:
+    try:
+        mrc.Config(**values)
+    except (TypeError, mrc.MrcError) as error:
+        raise ValueError(f"no settings of mrc.Config: {error}") from error
+    return values
+
+
+EndpointSettings = Annotated[dict[str, Any], AfterValidator(_endpoint_settings)]
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 Bounds = tuple[float | None, float | None]
 
@@ -45,7 +58,7 @@ class Flow(Strict):
     """Between one message's completion and the next."""
     file_mib: Annotated[int, Field(ge=1, le=4096)] = 64
     """Where the traffic is files."""
-    endpoint: dict[str, Any] = Field(default_factory=dict)
+    endpoint: EndpointSettings = Field(default_factory=dict)
     """Settings of this sender's `mrc.Config`, over those of the scenario."""
 
 
@@ -86,7 +99,25 @@ class Fault(Strict):
             raise ValueError(f"for_s = {self.for_s} s must be below every_s = {self.every_s} s")
         if (self.kind == "ev-loss") != (self.flow is not None and self.path is not None):
             raise ValueError("flow and path say which EV ev-loss harms, and only that needs them")
+        timed = self.at_s or self.for_s is not None or self.times > 1 or self.path is not None
+        if self.before_start and timed:
+            raise ValueError("before_start is for the whole run: no at_s, for_s, times or path")
         return self
+
+    @property
+    def leaves(self) -> float:
+        """Share of its planes' rate that data still has; 1 where that is not known."""
+        if self.only == "control":
+            return 1.0
+        if self.kind == "loss":
+            return 1 - (self.amount or 0) / 100
+        return 0.0 if self.kind in ("blackhole", "carrier-down", "port-down") else 1.0
+
+    @property
+    def harms_data(self) -> bool:
+        """Whether packets with data are lost by it, so that an EV that crosses it may be blamed."""
+        harmless = ("rewrite-ports", "tail-drop", "no-marks", "rate", "duplicate")
+        return self.only != "control" and self.kind not in harmless
 
     @property
     def spans(self) -> list[tuple[float, float | None]]:
@@ -125,7 +156,7 @@ class Scenario(Strict):
     duration_s: Annotated[float, Field(gt=0, le=3600)] = 8
     warmup_s: Seconds = 1
     """Not looked at: windows open, paths are learnt."""
-    endpoint: dict[str, Any] = Field(default_factory=dict)
+    endpoint: EndpointSettings = Field(default_factory=dict)
     """Settings of `mrc.Config` for all senders and receivers."""
     traffic: Literal["messages", "file"] = "messages"
     """`file`: each flow is one file, by mrc-send and mrc-recv, to a host of its own."""
@@ -152,10 +183,23 @@ class Scenario(Strict):
                 raise ValueError(f"fault {fault.kind}: there is no flow {fault.flow}")
             if fault.at_s > self.duration_s:
                 raise ValueError(f"fault {fault.kind} at {fault.at_s} s: the end is earlier")
+        self._check_overlaps()
         for metric in self.expect:
             if metric not in METRICS:
                 raise ValueError(f"no metric {metric}; there are {', '.join(METRICS)}")
         return self
+
+    def _check_overlaps(self) -> None:
+        """Mending gives a link back all it had, so two faults must not be on one at a time."""
+        spans: dict[str, list[tuple[float, float]]] = {}
+        for fault in self.faults:
+            for begin_s, end_s in fault.spans:
+                for place in (*fault.links, *fault.nodes):
+                    spans.setdefault(place, []).append((begin_s, end_s or self.duration_s))
+        for place, times in spans.items():
+            for (_, end_s), (begin_s, _) in pairwise(sorted(times)):
+                if begin_s < end_s:
+                    raise ValueError(f"two faults on {place} at {begin_s} s: mend one before")
 
 
 def load(name: str, **changes: Any) -> Scenario:

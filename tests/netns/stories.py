@@ -8,13 +8,14 @@ import numpy as np
 
 from netns import topology
 from netns.fabric import plan
-from netns.metrics import HEADERS_BYTES, METRICS
+from netns.metrics import METRICS
 from netns.recording import FlowSeen, Happened, Recording
-from netns.scenario import Flow, Scenario
+from netns.scenario import Fault, Flow, Scenario
 
 MTU_BYTES = 4096
+HEADER_BYTES = 82
 ZERO_NS = 10**12
-PAYLOAD_SHARE = MTU_BYTES / (MTU_BYTES + HEADERS_BYTES)
+PAYLOAD_SHARE = MTU_BYTES / (MTU_BYTES + HEADER_BYTES)
 FAIR_BYTES_A_SECOND = 4 * 200e6 / 8 * PAYLOAD_SHARE
 """What four planes of 200 Mbit/s carry of payload."""
 
@@ -33,12 +34,13 @@ def staircase(*stretches: tuple[float, float]) -> list[tuple[int, float]]:
 def flow(placed: list[tuple[int, float]], *, name: str = "main", **sender: Any) -> FlowSeen:
     """Return a flow from a to b that placed these bytes and whose sender noted these things."""
     receiver = {"samples": placed, "messages": sender.get("messages", 0)}
-    return FlowSeen(name, "a", "b", 0.0, 8.0, 262144, MTU_BYTES, ZERO_NS, sender, receiver)
+    sizes = (262144, MTU_BYTES, HEADER_BYTES)
+    return FlowSeen(name, "a", "b", 0.0, 8.0, *sizes, ZERO_NS, sender, receiver)
 
 
 def recording(
     flows: list[FlowSeen],
-    happened: list[Happened] | None = None,
+    seen: list[Happened] | None = None,
     plane_rates: dict[int, list[tuple[float, float]]] | None = None,
 ) -> Recording:
     """Return a run of 8 s on four planes; `plane_rates` are the staircases of their last hops."""
@@ -55,12 +57,17 @@ def recording(
     )
     links = {f"s{plane}-b>b": {"bytes": each[:, 1]} for plane, each in carried.items()}
     fabric = plan(topology.load("four-plane"))
-    return Recording(story, fabric, "mrc", flows, happened or [], at_s, links)
+    return Recording(story, fabric, "mrc", flows, seen or [], at_s, links)
 
 
 def blackhole(begin_s: float = 2.0, end_s: float | None = 5.0) -> Happened:
     """Return plane 2 going silent."""
-    return Happened("blackhole", "blackhole on s2-b", begin_s, end_s, ("a-s2", "s2-b"), (2,))
+    return happened(begin_s, end_s, kind="blackhole", links=("a-s2", "s2-b"))
+
+
+def happened(begin_s: float, end_s: float | None, **fault: Any) -> Happened:
+    """Return a fault on plane 2."""
+    return Happened(Fault(**fault), "something on plane 2", begin_s, end_s, (2,))
 
 
 def measure(name: str, run: Recording) -> float | None:
