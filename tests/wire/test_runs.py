@@ -207,6 +207,19 @@ def test_a_run_is_read_as_its_packets_one_by_one(run: Run) -> None:
     assert split_runs(words, run.opcodes, run.payload_bytes) == [(0, count)]
 
 
+@given(run=runs())
+def test_one_row_alone_reads_as_the_first_of_many(run: Run) -> None:
+    """The short way for a single packet and the columns say the same."""
+    buffer, views = run.in_buffer()
+    assert list(views.read_row()) == views.read_headers(1)[0].tolist()
+    assert views.is_icrc_right(run.seed)
+    for at in (0, 4, run.segment_bytes - 1):
+        buffer.bytes[at] ^= 0x40
+        assert not views.is_icrc_right(run.seed)
+        assert views.bad_icrcs(1, run.seed) is not None
+        buffer.bytes[at] ^= 0x40
+
+
 @given(run=runs(count_min=2), data=st.data())
 def test_an_ack_request_is_seen_only_in_its_stretch(run: Run, data: st.DataObject) -> None:
     """Whether an acknowledgement is asked for is told of the packets named, not of others."""
