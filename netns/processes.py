@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
+import math
 from pathlib import Path
 from typing import Any, Self
 
 END_TIMEOUT_S = 3.0
-COMPLAINT_CHARACTERS = 2000
+"""For each way of asking a process to end."""
+COMPLAINT_BYTES = 2000
 LINE_BYTES_MAX = 1 << 20
 
 
 class TrafficFailed(Exception):
-    """A traffic process ended or said something else than it should."""
+    """A traffic process ended, was silent, or said something else than it should."""
 
 
 class Traffic:
@@ -25,9 +26,9 @@ class Traffic:
         self.name = name
         self._process = process
         self._record = record
-        self._errors: list[str] = []
-        self._listening = asyncio.create_task(self._listen())
-        self.complaint = ""
+        self._errors = b""
+        self._told_to_end = False
+        self._life = asyncio.create_task(self._live())
 
     @classmethod
     async def start(
@@ -44,27 +45,55 @@ class Traffic:
         )
         return cls(name, process, record)
 
-    async def _listen(self) -> None:
-        """Read what it complains about as it comes, so that it never waits for us."""
+    async def _live(self) -> None:
+        """Read what it complains about as it comes, so that it never waits for us, to its end."""
         stream = self._process.stderr
-        while stream is not None and (line := await stream.readline()):
-            self._errors.append(line.decode(errors="replace"))
-            del self._errors[:-100]
+        while stream is not None and (some := await stream.read(1 << 16)):
+            self._errors = (self._errors + some)[-COMPLAINT_BYTES:]
+        await self._process.wait()
 
-    async def expect(self, word: str) -> str:
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, whoever wanted that; its complaint is then complete."""
+        return self._life.done()
+
+    @property
+    def complaint(self) -> str:
+        """What it said on standard error if it failed, or how it ended."""
+        status = self._process.returncode
+        if not status:
+            return ""
+        text = self._errors.decode(errors="replace").strip()
+        return text or ("" if self._told_to_end else f"exit status {status}")
+
+    async def expect(self, word: str, timeout_s: float = math.inf) -> str:
         """Wait for the line that begins with a word; return the rest of it.
 
         Raises:
-            TrafficFailed: it ended, or said something else.
+            TrafficFailed: it ended, said something else, or nothing in time.
         """
-        stream = self._process.stdout
-        line = (await stream.readline()).decode().strip() if stream is not None else ""
-        first, _, rest = line.partition(" ")
+        try:
+            async with asyncio.timeout(timeout_s):
+                said = await self._line()
+        except TimeoutError as error:
+            await self.end()
+            raise self._late(f"did not say {word!r}", timeout_s) from error
+        first, _, rest = said.partition(" ")
         if first != word:
             await self.end()
-            said = f"said {line!r}" if line else "ended"
-            raise TrafficFailed(f"{self.name} {said} instead of {word!r}: {self.complaint}")
+            what = f"said {said[:200]!r}" if said else "ended"
+            raise TrafficFailed(f"{self.name} {what} instead of {word!r}: {self.complaint}")
         return rest
+
+    async def _line(self) -> str:
+        """Return the next line of its standard output, or nothing when there is none."""
+        stream = self._process.stdout
+        if stream is None:
+            return ""
+        try:
+            return (await stream.readline()).decode(errors="replace").strip()
+        except ValueError:
+            return f"a line of more than {LINE_BYTES_MAX} bytes"
 
     def tell(self, line: str) -> None:
         """Write a line to it."""
@@ -76,30 +105,32 @@ class Traffic:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    async def finished(self) -> None:
-        """Wait until it has ended by itself."""
-        await self._process.wait()
-        await self._gather_errors()
+    async def finished(self, timeout_s: float = math.inf) -> None:
+        """Wait until it has ended by itself.
+
+        Raises:
+            TrafficFailed: it still runs when the time is over; it goes on.
+        """
+        done, _ = await asyncio.wait({self._life}, timeout=timeout_s)
+        if not done:
+            raise self._late("did not end", timeout_s)
+
+    def _late(self, what: str, timeout_s: float) -> TrafficFailed:
+        said = self._errors.decode(errors="replace").strip()
+        return TrafficFailed(
+            f"{self.name} {what} within {timeout_s:g} s (is the machine busy? then run it alone)"
+            f"{': ' if said else ''}{said}"
+        )
 
     async def end(self) -> None:
-        """End it if it still runs, harder the second time."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self._process.returncode is not None:
-                break
+        """Let it finish by closing its input; ask by a signal if it does not, and then insist."""
+        for ask in (self.close_input, self._process.terminate, self._process.kill):
+            if self.ended:
+                return
+            self._told_to_end = True
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(END_TIMEOUT_S):
-                    await self._process.wait()
-        await self._gather_errors()
-
-    async def _gather_errors(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_TIMEOUT_S):
-                await self._listening
-        if self._process.returncode:
-            text = "".join(self._errors).strip()[-COMPLAINT_CHARACTERS:]
-            self.complaint = text or f"exit status {self._process.returncode}"
+                ask()
+            await asyncio.wait({self._life}, timeout=END_TIMEOUT_S)
 
     def record(self) -> dict[str, Any]:
         """Return what it left behind, or nothing."""

@@ -20,14 +20,17 @@ MPTCP_LIMIT = 8
 """Subflows and announced addresses a connection may have; the kernel's most."""
 ANNOUNCE = 1
 """MPTCP_PM_ADDR_FLAG_SIGNAL: tell the peer about this address."""
-TCP_OVERHEAD_BYTES = 20 + 20 + 12
-MPTCP_OVERHEAD_BYTES = TCP_OVERHEAD_BYTES + 8
+ETHERNET_BYTES = 14
 
 
 class Transport(ABC):
     """How hosts are prepared and what their traffic processes are told."""
 
     name: str
+    header_bytes: int
+    """Around the payload of a packet on the wire over IPv4, Ethernet included."""
+    bytes_by_links = False
+    """Whether receivers do not say what has arrived when, so that the links' counters must."""
 
     @abstractmethod
     def prepare(self, lab: Lab, scenario: Scenario) -> None:
@@ -62,6 +65,8 @@ class Mrc(Transport):
     """Ourselves, by the public interface."""
 
     name = "mrc"
+    # Ethernet, IPv4, UDP, BTH, METH, TSETH, RETH and iCRC.
+    header_bytes = ETHERNET_BYTES + 20 + 8 + 12 + 4 + 4 + 16 + 4
 
     def prepare(self, lab: Lab, scenario: Scenario) -> None:
         """Hosts need nothing."""
@@ -103,6 +108,8 @@ class Mrc(Transport):
 class Files(Mrc):
     """The same by `mrc-send` and `mrc-recv`, which find out about the network themselves."""
 
+    bytes_by_links = True
+
     def prepare(self, lab: Lab, scenario: Scenario) -> None:
         """Give every host a folder of its own."""
         del scenario
@@ -111,6 +118,7 @@ class Files(Mrc):
 
     def receiver_orders(self, lab: Lab, scenario: Scenario, host: str) -> dict[str, Any]:
         """Take one file into the host's folder."""
+        # A scenario with two to one host was refused when it was read.
         (flow,) = [flow for flow in scenario.flows if flow.target == host]
         return {**self._orders(lab, scenario, host, flow), "role": "receive"}
 
@@ -123,6 +131,7 @@ class Files(Mrc):
             "target": str(lab.folder / flow.target),
             "mib": flow.file_mib,
             "start_s": flow.start_s,
+            "stop_s": scenario.duration_s,
         }
 
     @staticmethod
@@ -143,6 +152,8 @@ class Tcp(Transport):
     """One kernel connection a flow."""
 
     name = "tcp"
+    # Ethernet, IPv4, TCP and timestamps.
+    header_bytes = ETHERNET_BYTES + 20 + 20 + 12
 
     def prepare(self, lab: Lab, scenario: Scenario) -> None:
         """Hosts need nothing."""
@@ -171,8 +182,8 @@ class Tcp(Transport):
         }
 
     def payload_bytes(self, fabric: Fabric) -> int:
-        """A full segment with timestamps."""
-        return fabric.mtu - TCP_OVERHEAD_BYTES
+        """A full segment."""
+        return fabric.mtu - (self.header_bytes - ETHERNET_BYTES)
 
 
 class Mptcp(Tcp):
@@ -183,6 +194,8 @@ class Mptcp(Tcp):
     """
 
     name = "mptcp"
+    # And the data sequence mapping that the kernel puts into every segment: measured.
+    header_bytes = Tcp.header_bytes + 24
 
     def prepare(self, lab: Lab, scenario: Scenario) -> None:
         """Raise the limits and announce the addresses, in the kernels of the hosts."""
@@ -190,10 +203,6 @@ class Mptcp(Tcp):
         for host in lab.fabric.topology.hosts:
             signalled = lab.fabric.addresses(host)[1:] if host in targets else []
             kernel.in_namespace(lab.namespace(host), partial(_announce, signalled))
-
-    def payload_bytes(self, fabric: Fabric) -> int:
-        """A full segment with timestamps and a data sequence mapping."""
-        return fabric.mtu - MPTCP_OVERHEAD_BYTES
 
 
 def _announce(addresses: list[str]) -> None:

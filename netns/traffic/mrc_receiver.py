@@ -6,7 +6,6 @@ Orders: addresses (one a plane), port, config (fields of `mrc.Config`), record (
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 from time import monotonic_ns
 from typing import Any
@@ -14,7 +13,16 @@ from typing import Any
 import numpy as np
 
 import mrc
-from netns.traffic.common import Sampler, input_ended, orders, run, save, say
+from netns.traffic.common import (
+    Sampler,
+    change,
+    input_ended,
+    orders,
+    run,
+    save,
+    say,
+    standard_input,
+)
 from netns.traffic.payload import Expected
 
 
@@ -31,13 +39,12 @@ class _Flow:
         self.out_of_order = 0
         self.error = ""
         self.changes: list[dict[str, Any]] = []
-        self.last: mrc.QpStatistics | None = None
 
     def sample(self, now_ns: int) -> None:
         """Note what has been placed so far."""
         if self.qp.failure is None:
-            self.last = self.qp.statistics()
-            self.samples.append((now_ns, self.last.responder.payload_bytes_placed))
+            placed = self.qp.statistics().responder.payload_bytes_placed
+            self.samples.append((now_ns, placed))
 
     async def serve(self) -> None:
         """Take messages until the sender closes."""
@@ -56,9 +63,6 @@ class _Flow:
             self.error = (
                 "" if self.messages and "closed the connection" in str(error) else str(error)
             )
-        finally:
-            with contextlib.suppress(mrc.MrcError):
-                self.last = self.qp.statistics()
 
     async def _take(self, memory: np.ndarray[Any, Any], expected: Expected, size: int) -> None:
         while True:
@@ -67,7 +71,7 @@ class _Flow:
             self.out_of_order += immediate.imm != self.messages & 0xFFFFFFFF
             self.messages += 1
             at = immediate.offset
-            self.corrupt += not expected.matches(memory[at : at + size])
+            self.corrupt += not expected.matches(immediate.imm, memory[at : at + size])
 
     async def watch(self) -> None:
         """Note what becomes of the paths back to the sender."""
@@ -87,18 +91,6 @@ class _Flow:
             "error": self.error,
             "reverse_changes": self.changes,
         }
-
-
-def change(event: mrc.EvChanged) -> dict[str, Any]:
-    """Return one change of a path as plain values."""
-    return {
-        "at_ns": event.at_ns,
-        "path": event.index,
-        "plane": event.plane,
-        "before": event.before.value,
-        "after": event.after.value,
-        "reason": event.reason,
-    }
 
 
 async def _main() -> None:
@@ -125,15 +117,25 @@ async def _main() -> None:
             asyncio.create_task(accept()),
             asyncio.create_task(Sampler(told["period_ms"], sample).run()),
         ]
-        await input_ended()
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        errors = [r for r in results if isinstance(r, Exception)]
-        for error in errors:
+        try:
+            await input_ended(await standard_input())
+        finally:
+            # Nothing is waited for: a second word to end would cut it short without a record.
+            errors = _end(tasks)
+            record = {"flows": [flow.record() for flow in flows], "errors": errors}
+            save(told["record"], record)
+
+
+def _end(tasks: list[asyncio.Task[None]]) -> list[str]:
+    """Cancel tasks; return what went wrong in those that have failed."""
+    errors = []
+    for task in tasks:
+        if task.cancel() or task.cancelled():
+            continue
+        if error := task.exception():
             traceback.print_exception(error)
-        record = {"flows": [flow.record() for flow in flows], "errors": [str(e) for e in errors]}
-        save(told["record"], record)
+            errors.append(str(error))
+    return errors
 
 
 if __name__ == "__main__":

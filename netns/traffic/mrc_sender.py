@@ -14,8 +14,18 @@ from time import monotonic_ns
 from typing import Any
 
 import mrc
-from netns.traffic.common import Sampler, moment_zero_ns, orders, run, save, say, until_ns
-from netns.traffic.mrc_receiver import change
+from netns.traffic.common import (
+    Sampler,
+    change,
+    moment_zero_ns,
+    orders,
+    run,
+    save,
+    say,
+    standard_input,
+    until_ns,
+    while_input_lasts,
+)
 from netns.traffic.payload import Expected
 
 CONNECT_TIMEOUT_S = 5.0
@@ -27,6 +37,8 @@ class _Flow:
     def __init__(self, told: dict[str, Any], qp: mrc.QueuePair) -> None:
         self.told = told
         self.qp = qp
+        self.expected = Expected(told["message_bytes"])
+        self.slots = SLOTS_PER_MESSAGE * told["depth"]
         self.completions: list[tuple[int, int]] = []
         self.path_samples: list[list[int]] = []
         self.samples: list[list[int]] = []
@@ -67,17 +79,16 @@ class _Flow:
             else:
                 self.ports.append({"at_ns": event.at_ns, "mask": event.mask})
 
-    async def send(self) -> None:
-        """Keep `depth` messages under way until the time is up, then wait for the last."""
-        size, depth = self.told["message_bytes"], self.told["depth"]
-        slots = SLOTS_PER_MESSAGE * depth
-        hello = {"name": self.told["name"], "message_bytes": size, "slots": slots}
+    async def agree(self) -> mrc.RemoteRegion:
+        """Tell the receiver what will come; return where it is to go."""
+        size = self.told["message_bytes"]
+        hello = {"name": self.told["name"], "message_bytes": size, "slots": self.slots}
         await self.qp.channel.send(hello)
-        remote = mrc.RemoteRegion.from_json_untrusted(await self.qp.channel.receive())
-        data = Expected(size).bytes
-        ports = [path.source_port for path in self.qp.statistics().paths]
-        say(f"connected {json.dumps(ports)}")
-        zero_ns = await moment_zero_ns()
+        return mrc.RemoteRegion.from_json_untrusted(await self.qp.channel.receive())
+
+    async def send(self, remote: mrc.RemoteRegion, zero_ns: int) -> None:
+        """Keep `depth` messages under way until the time is up, then wait for the last."""
+        size = self.told["message_bytes"]
         stop_ns = zero_ns + int(self.told["stop_s"] * 1e9)
         await until_ns(zero_ns + int(self.told["start_s"] * 1e9))
 
@@ -86,14 +97,14 @@ class _Flow:
                 number = self.next_message
                 self.next_message += 1
                 began_ns = monotonic_ns()
-                offset = number % slots * size
+                data, offset = self.expected.message(number), number % self.slots * size
                 await self.qp.write_imm(data, remote, offset, imm=number & 0xFFFFFFFF)
                 self.completions.append((began_ns, monotonic_ns()))
                 if self.told["pause_ms"]:
                     await asyncio.sleep(self.told["pause_ms"] / 1e3)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(depth):
+            for _ in range(self.told["depth"]):
                 group.create_task(worker())
 
     def record(self) -> dict[str, Any]:
@@ -141,16 +152,21 @@ async def _main() -> None:
             asyncio.create_task(flow.watch()),
         ]
         try:
-            await flow.send()
+            remote = await flow.agree()
+            ports = [path.source_port for path in qp.statistics().paths]
+            say(f"connected {json.dumps(ports)}")
+            words = await standard_input()
+            zero_ns = await moment_zero_ns(words)
+            await while_input_lasts(words, flow.send(remote, zero_ns))
         except* mrc.MrcError as group:
             flow.error = "; ".join(str(error) for error in group.exceptions)
             traceback.print_exc()
         finally:
+            # Nothing is waited for: a second word to end would cut it short without a record.
             flow.sample(monotonic_ns())
+            save(told["record"], flow.record())
             for helper in helpers:
                 helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-            save(told["record"], flow.record())
 
 
 if __name__ == "__main__":

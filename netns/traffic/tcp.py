@@ -1,8 +1,8 @@
 """Messages over kernel TCP or MPTCP, for comparison: the same sizes, the same number under way.
 
-The receiver answers every message with one byte; a message is complete when that has come back.
-Orders of `receive`: address, port, protocol (`tcp` or `mptcp`), record, period_ms. Orders of
-`send`: those, and name, message_bytes, depth, start_s, stop_s, pause_ms.
+The receiver checks every message as MRC's does and answers it with one byte; a message is complete
+when that has come back. Orders of `receive`: address, port, protocol (`tcp` or `mptcp`), record,
+period_ms. Orders of `send`: those, and name, message_bytes, depth, start_s, stop_s, pause_ms.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import time
 from time import monotonic_ns
 from typing import Any
 
-from netns.traffic.common import orders, save, say
+import numpy as np
+
+from netns.traffic.common import run_blocking, save, say, wait_for_zero_ns
+from netns.traffic.payload import Expected
 
 CONNECT_TIMEOUT_S = 5.0
 SILENCE_TIMEOUT_S = 30.0
-READ_BYTES = 1 << 18
 PROTOCOLS = {"tcp": socket.IPPROTO_TCP, "mptcp": socket.IPPROTO_MPTCP}
 
 
@@ -36,30 +38,41 @@ class _Incoming:
         self.connection = connection
         self.name = ""
         self.bytes = 0
+        self.corrupt = 0
         self.samples: list[tuple[int, int]] = []
         self.arrivals: list[int] = []
         self.error = ""
 
     def serve(self) -> None:
+        """Take messages until the sender closes."""
         try:
-            with self.connection.makefile("rb", buffering=0) as stream:
-                hello = json.loads(_line(stream))
-            self.name, size = hello["name"], hello["message_bytes"]
-            buffer, answered = bytearray(READ_BYTES), 0
-            while got := self.connection.recv_into(buffer):
-                self.bytes += got
-                while self.bytes >= (answered + 1) * size:
-                    self.arrivals.append(monotonic_ns())
-                    answered += 1
-                    self.connection.sendall(b"!")
+            with self.connection:
+                with self.connection.makefile("rb", buffering=0) as stream:
+                    hello = json.loads(_line(stream))
+                self.name = hello["name"]
+                self._take(hello["message_bytes"])
         except OSError as error:
             self.error = str(error)
 
+    def _take(self, size: int) -> None:
+        expected, message, filled = Expected(size), np.full(size, 0, np.uint8), 0
+        while got := self.connection.recv_into(message.data[filled:]):
+            self.bytes += got
+            filled += got
+            if filled == size:
+                # Before the answer: the record is made when the sender has had the last one.
+                self.corrupt += not expected.matches(len(self.arrivals), message)
+                self.arrivals.append(monotonic_ns())
+                self.connection.sendall(b"!")
+                filled = 0
+
     def record(self) -> dict[str, Any]:
+        """Return all that was seen."""
         return {
             "name": self.name,
             "messages": len(self.arrivals),
-            "corrupt": 0,
+            "corrupt": self.corrupt,
+            # A stream keeps its order.
             "out_of_order": 0,
             "samples": self.samples,
             "arrivals_ns": self.arrivals,
@@ -86,7 +99,6 @@ def receive(told: dict[str, Any]) -> None:
         # On every address: subflows of MPTCP come to those that were announced.
         listener.bind(("", told["port"]))
         listener.listen()
-        say(f"ready {told['address']}")
 
         def accept() -> None:
             with contextlib.suppress(OSError):
@@ -104,70 +116,104 @@ def receive(told: dict[str, Any]) -> None:
 
         for work in (accept, sample):
             threading.Thread(target=work, daemon=True).start()
-        sys.stdin.read()
-    save(told["record"], {"flows": [flow.record() for flow in flows], "errors": []})
+        try:
+            say(f"ready {told['address']}")
+            sys.stdin.read()
+        finally:
+            save(told["record"], {"flows": [flow.record() for flow in flows], "errors": []})
+
+
+class _Outgoing:
+    """The connection of a sender."""
+
+    def __init__(self, told: dict[str, Any], connection: socket.socket) -> None:
+        self.told = told
+        self.connection = connection
+        self.expected = Expected(told["message_bytes"])
+        self.began: list[int] = []
+        self.completions: list[tuple[int, int]] = []
+        self.error = ""
+        self._room = threading.Semaphore(told["depth"])
+        self._closing = False
+
+    def connect(self) -> None:
+        """Connect and tell the receiver what will come."""
+        self.connection.settimeout(CONNECT_TIMEOUT_S)
+        self.connection.connect((self.told["address"], self.told["port"]))
+        self.connection.settimeout(SILENCE_TIMEOUT_S)
+        hello = {"name": self.told["name"], "message_bytes": self.told["message_bytes"]}
+        self.connection.sendall(json.dumps(hello).encode() + b"\n")
+
+    def send(self, zero_ns: int) -> None:
+        """Keep `depth` messages under way until the time is up, then wait for the last."""
+        begin_ns, stop_ns = (zero_ns + int(self.told[at] * 1e9) for at in ("start_s", "stop_s"))
+        time.sleep(max(0, begin_ns - monotonic_ns()) / 1e9)
+        # Only now: a receiver that has nothing to answer yet is not silent.
+        answers = threading.Thread(target=self._take_answers, daemon=True)
+        answers.start()
+        try:
+            while monotonic_ns() < stop_ns:
+                self._wait_for_room()
+                if self.told["pause_ms"] and self.began:
+                    time.sleep(self.told["pause_ms"] / 1e3)
+                self.began.append(monotonic_ns())
+                self.connection.sendall(self.expected.message(len(self.began) - 1).data)
+            for _ in range(self.told["depth"]):
+                self._wait_for_room()
+        except OSError as error:
+            self.error = self.error or str(error)
+        finally:
+            self._closing = True
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+            answers.join()
+
+    def _wait_for_room(self) -> None:
+        if not self._room.acquire(timeout=SILENCE_TIMEOUT_S):
+            raise TimeoutError(f"no answer within {SILENCE_TIMEOUT_S:g} s")
+        if self.error:
+            raise ConnectionError(self.error)
+
+    def _take_answers(self) -> None:
+        error = "the receiver closed the connection"
+        try:
+            while got := self.connection.recv(4096):
+                now_ns = monotonic_ns()
+                for _ in got:
+                    self.completions.append((self.began[len(self.completions)], now_ns))
+                    self._room.release()
+        except OSError as trouble:
+            error = str(trouble)
+        if not self._closing:
+            self.error = error
+            self._room.release()
+
+    def record(self) -> dict[str, Any]:
+        """Return all that was seen."""
+        return {
+            "name": self.told["name"],
+            "messages": len(self.began),
+            "completions_ns": self.completions,
+            "samples": [],
+            "path_samples": [],
+            "changes": [],
+            "ports": [],
+            "paths": [],
+            "error": self.error,
+        }
 
 
 def send(told: dict[str, Any]) -> None:
-    """Send messages until the time is up, then wait for the last answer."""
-    size = told["message_bytes"]
-    data = bytes(size)
-    completions: list[tuple[int, int]] = []
-    began: list[int] = []
-    room = threading.Semaphore(told["depth"])
-    error = ""
-    connection = _socket(told)
-    connection.settimeout(CONNECT_TIMEOUT_S)
-    connection.connect((told["address"], told["port"]))
-    connection.settimeout(SILENCE_TIMEOUT_S)
-    hello = {"name": told["name"], "message_bytes": size}
-    connection.sendall(json.dumps(hello).encode() + b"\n")
-    say("connected []")
-    zero_ns = int(sys.stdin.readline())
-
-    def answers() -> None:
-        nonlocal error
+    """Send messages and leave the record, however it ends."""
+    with _socket(told) as connection:
+        flow = _Outgoing(told, connection)
+        flow.connect()
         try:
-            while got := connection.recv(4096):
-                now_ns = monotonic_ns()
-                for _ in got:
-                    completions.append((began[len(completions)], now_ns))
-                    room.release()
-        except OSError as trouble:
-            error = error or str(trouble)
-
-    listening = threading.Thread(target=answers, daemon=True)
-    listening.start()
-    stop_ns = zero_ns + int(told["stop_s"] * 1e9)
-    time.sleep(max(0, zero_ns + int(told["start_s"] * 1e9) - monotonic_ns()) / 1e9)
-    try:
-        while monotonic_ns() < stop_ns:
-            if not room.acquire(timeout=SILENCE_TIMEOUT_S):
-                raise TimeoutError(f"no answer within {SILENCE_TIMEOUT_S:g} s")
-            if told["pause_ms"] and began:
-                time.sleep(told["pause_ms"] / 1e3)
-            began.append(monotonic_ns())
-            connection.sendall(data)
-        deadline_ns = monotonic_ns() + int(SILENCE_TIMEOUT_S * 1e9)
-        while len(completions) < len(began) and not error and monotonic_ns() < deadline_ns:
-            time.sleep(0.001)
-    except OSError as trouble:
-        error = str(trouble)
-    connection.close()
-    record = {
-        "name": told["name"],
-        "messages": len(began),
-        "completions_ns": completions,
-        "samples": [],
-        "path_samples": [],
-        "changes": [],
-        "ports": [],
-        "paths": [],
-        "error": error,
-    }
-    save(told["record"], record)
+            say("connected []")
+            flow.send(wait_for_zero_ns())
+        finally:
+            save(told["record"], flow.record())
 
 
 if __name__ == "__main__":
-    told_now = orders()
-    {"send": send, "receive": receive}[told_now["role"]](told_now)
+    run_blocking(send=send, receive=receive)
