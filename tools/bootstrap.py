@@ -12,10 +12,10 @@ Otherwise it installs, then starts the same command again under `.venv`. Argumen
 
     extras    which optional dependencies of pyproject.toml: `bootstrap.enter("bench")`; none by
               default, `"dev"` is all of them
-    commands  programs to be had from the system, each with the Debian package that brings it:
-              `bootstrap.enter("dev", commands={"tshark": "tshark"})`. One that is missing is
-              installed with apt when running as root; anyone else is told the line to type, and
-              the command goes on without it.
+    commands  programs to be had from the system, or files by their full path, each with the Debian
+              package that brings it: `bootstrap.enter("dev", commands={"tshark": "tshark"})`. One
+              that is missing is installed with apt when running as root; anyone else is told the
+              line to type, and the command goes on without it.
 
 Afterwards `sys.executable` is `.venv/bin/python`, and `.venv/bin` leads `PATH`, so that `mrc-send`
 and `mrc-recv` are found. The package is installed in place: edits count at once. pip runs again
@@ -45,6 +45,13 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed.json"
 
 OLDEST_PYTHON = (3, 11)
+LAB_COMMANDS = {
+    "ip": "iproute2",
+    "clang": "clang",
+    "/usr/include/bpf/bpf_helpers.h": "libbpf-dev",
+    "/usr/include/linux/bpf.h": "linux-libc-dev",
+}
+"""What the testbed in `netns/` needs of the system."""
 NEWER_PYTHONS = ("python3.14", "python3.13", "python3.12", "python3.11")
 
 # Set while a command is started again, so that a broken `.venv` cannot make it start for ever.
@@ -156,9 +163,13 @@ def _make_venv() -> None:
 
 
 def _install_commands(commands: Mapping[str, str]) -> None:
-    missing = sorted({package for name, package in commands.items() if shutil.which(name) is None})
+    missing = sorted({package for name, package in commands.items() if not _is_there(name)})
     if missing:
         _install_debian_packages(missing)
+
+
+def _is_there(name: str) -> bool:
+    return Path(name).exists() if name.startswith("/") else shutil.which(name) is not None
 
 
 def _install_debian_packages(packages: list[str]) -> None:
