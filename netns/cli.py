@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
+from pyroute2.netlink.exceptions import NetlinkError
 from rich.console import Console
 from rich.table import Table
 
-from netns import faults, topology
-from netns.errors import LabError, LabMissing
+from netns import faults, kernel, topology
+from netns.errors import LabError
 from netns.fabric import plan
-from netns.lab import Lab, labs, sweep
+from netns.lab import Lab
+from netns.leftovers import labs, sweep
+from netns.places import RUN, Claim, free_name
+from netns.recording import Recording
+from netns.scenario import Scenario
 from netns.scenario import load as load_scenario
 from netns.scenario import names as scenario_names
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-RUN = "run"
-"""Scenarios run in labs of their own, called after the one named with this behind it."""
+SIGNALLED = 128
+"""And the number of the signal: the exit status that a shell would give."""
 
 EXAMPLES = """
 \b
@@ -38,7 +46,7 @@ Examples:
   mrc-lab compare plane-blackhole --report reports
 
 Exit codes: 0 done, and all a scenario must keep was kept; 1 a scenario failed; 2 usage, or this
-machine lacks something; `exec` returns what its command does; 130 Ctrl-C.
+machine lacks something; `exec` returns what its command does; 130 Ctrl-C; 143 SIGTERM.
 """
 
 name_option = click.option(
@@ -55,21 +63,17 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(epilog=f"What ships: {', '.join(topology.names())}.")
 @click.argument("fabric", metavar="TOPOLOGY")
 @click.option("--mtu", type=int, help="Of every device, in bytes. Default: the topology's.")
 @name_option
 def up(fabric: str, mtu: int | None, name: str) -> None:
-    """Build TOPOLOGY, one that ships or a .yaml file; one of the same name is replaced.
-
-    What ships: asymmetric, clos, four-plane, incast, two-path.
-    """
-    lab = Lab(plan(topology.load(fabric, mtu=mtu)), name)
-    lab.up()
-    click.echo(f"{lab.fabric.topology.title}: up as {name}")
-    for host in lab.fabric.topology.hosts:
-        click.echo(f"  {host}: {' '.join(lab.fabric.addresses(host))}")
-    lab.close()
+    """Build TOPOLOGY, one that ships or a .yaml file; one of the same name is replaced."""
+    with closing(Lab(plan(topology.load(fabric, mtu=mtu)), free_name(name))) as lab:
+        lab.up()
+        click.echo(f"{lab.fabric.topology.title}: up as {name}")
+        for host in lab.fabric.topology.hosts:
+            click.echo(f"  {host}: {' '.join(lab.fabric.addresses(host))}")
 
 
 @cli.command()
@@ -78,11 +82,20 @@ def up(fabric: str, mtu: int | None, name: str) -> None:
 def down(everything: bool, name: str) -> None:
     """Remove a lab, its processes, namespaces and state, and what a killed `run` left.
 
-    What is not there is no error.
+    What is not there is no error; a lab that another process is using stays, and is one.
     """
-    for each in labs() if everything else [name, name + RUN]:
-        for removed in sweep(each):
-            click.echo(f"removed {removed}")
+    kernel.require()
+    own = [name] if name.endswith(RUN) else [name, name + RUN]
+    complaints = []
+    for each in labs() if everything else own:
+        try:
+            with Claim(each):
+                for removed in sweep(each):
+                    click.echo(f"removed {removed}")
+        except LabError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise LabError("; ".join(dict.fromkeys(complaints)))
 
 
 @cli.command("exec", context_settings={"ignore_unknown_options": True})
@@ -103,15 +116,14 @@ def shell(host: str, name: str) -> None:
 
 
 def _replace_process(name: str, host: str, command: list[str]) -> None:
-    lab = Lab.open(name)
-    line = lab.command(host, command)
-    environment = lab.environment()
-    lab.close()
+    with closing(Lab.open(name)) as lab:
+        line = lab.command(host, command)
+        environment = lab.environment()
     sys.stdout.flush()
     os.execvpe(line[0], line, environment)  # noqa: S606  # what the user asked to run
 
 
-@cli.command()
+@cli.command(epilog="\b\n" + "\n".join(f"{k}: {what}" for k, what in faults.kinds().items()))
 @click.argument("link")
 @click.argument("kind", type=click.Choice(list(faults.kinds())))
 @click.option("--amount", type=float, help="The number a kind needs: percent, bytes or Mbit/s.")
@@ -126,14 +138,9 @@ def _replace_process(name: str, host: str, command: list[str]) -> None:
 @click.option("--source-port", type=int, help="The EV of ev-loss, by its UDP source port.")
 @name_option
 def fail(link: str, kind: str, name: str, **how: Any) -> None:
-    """Break LINK; what was broken before stays so.
-
-    Kinds: blackhole, loss, ev-loss, big-packets, corrupt, duplicate, rewrite-ports, tail-drop,
-    no-marks, carrier-down (the switch's end), port-down (the host's end), rate.
-    """
-    lab = Lab.open(name)
-    faults.fail(lab, lab.fabric.link(link), kind, **how)
-    lab.close()
+    """Break LINK; what was broken before stays so."""
+    with Claim(name), closing(Lab.open(name)) as lab:
+        faults.fail(lab, lab.fabric.link(link), kind, **how)
 
 
 @cli.command()
@@ -141,9 +148,8 @@ def fail(link: str, kind: str, name: str, **how: Any) -> None:
 @name_option
 def heal(link: str, name: str) -> None:
     """Give LINK back all that its topology says."""
-    lab = Lab.open(name)
-    faults.heal(lab, lab.fabric.link(link))
-    lab.close()
+    with Claim(name), closing(Lab.open(name)) as lab:
+        faults.heal(lab, lab.fabric.link(link))
 
 
 @cli.command()
@@ -151,11 +157,10 @@ def heal(link: str, name: str) -> None:
 @name_option
 def show(as_json: bool, name: str) -> None:
     """Show the nodes of a lab, and what every direction of every link has done."""
-    lab = Lab.open(name)
-    hosts = {host: lab.fabric.addresses(host) for host in lab.fabric.topology.hosts}
-    links = {key: asdict(port.counters()) for key, port in lab.ports.items()}
-    settings = {key: asdict(port.settings()) for key, port in lab.ports.items()}
-    lab.close()
+    with closing(Lab.open(name)) as lab:
+        hosts = {host: lab.fabric.addresses(host) for host in lab.fabric.topology.hosts}
+        links = {key: asdict(port.counters()) for key, port in lab.ports.items()}
+        settings = {key: asdict(port.settings()) for key, port in lab.ports.items()}
     if as_json:
         document = {"name": name, "hosts": hosts, "links": links, "settings": settings}
         click.echo(json.dumps(document, indent=1))
@@ -208,7 +213,7 @@ def run_scenarios(
             click.echo(f"{each:24}{load_scenario(each).title}")
         return
     passed = [
-        _run_one(each, [transport], folder, name + RUN, quiet)
+        _run_one(each, [transport], folder, free_name(name) + RUN, quiet)
         for each in (scenario_names() if names == ("all",) else names)
     ]
     sys.exit(0 if all(passed) else EXIT_FAILED)
@@ -224,7 +229,7 @@ def compare(scenario: str, folder: Path | None, quiet: bool, name: str) -> None:
     wanted = load_scenario(scenario)
     if not wanted.compare:
         raise LabError(f"{scenario} harms what only MRC has; there is nothing to compare")
-    passed = _run_one(scenario, ["mrc", "mptcp", "tcp"], folder, name + RUN, quiet)
+    passed = _run_one(scenario, ["mrc", "mptcp", "tcp"], folder, free_name(name) + RUN, quiet)
     sys.exit(0 if passed else EXIT_FAILED)
 
 
@@ -233,14 +238,13 @@ def _run_one(
 ) -> bool:
     """Run a scenario over each transport, print the numbers, leave the report."""
     # What draws takes a second to import, which `show` need not wait for.
-    from netns import report, runner  # noqa: PLC0415
-    from netns.transports import transport  # noqa: PLC0415
+    from netns import report  # noqa: PLC0415
 
     say: Callable[[str], None] = (
         (lambda _: None) if quiet else (lambda line: click.echo(f"  {line}"))
     )
     wanted = load_scenario(scenario)
-    recordings = [runner.run(wanted, transport(each, wanted), lab_name, say) for each in transports]
+    recordings = record(wanted, transports, lab_name, say)
     made = report.build(wanted, recordings)
     click.echo(f"{wanted.name}: {'passed' if made['passed'] else 'FAILED'}")
     for run in made["runs"]:
@@ -250,7 +254,28 @@ def _run_one(
     if folder is not None:
         report.write(made, folder / wanted.name)
         click.echo(f"  {folder / wanted.name / 'report.html'}")
-    return bool(made["passed"])
+    return bool(made["passed"]) and len(recordings) == len(transports)
+
+
+def record(
+    wanted: Scenario, transports: list[str], lab_name: str, say: Callable[[str], None]
+) -> list[Recording]:
+    """Run a scenario over each transport; the first must work, of the others what works counts."""
+    from netns import runner  # noqa: PLC0415
+    from netns.transports import transport  # noqa: PLC0415
+
+    recordings: list[Recording] = []
+    for each in transports:
+        try:
+            recordings.append(runner.run(wanted, transport(each, wanted), lab_name, say))
+        except (LabError, NetlinkError, OSError) as error:
+            if not recordings:
+                raise
+            click.echo(f"  {each}: {error}", err=True)
+        except KeyboardInterrupt:
+            click.echo("mrc-lab: ended early; everything it made is removed", err=True)
+            raise
+    return recordings
 
 
 def _verdict_table(made: dict[str, Any]) -> Table:
@@ -282,8 +307,27 @@ def _bounds(bounds: list[float | None]) -> str:
     return " and ".join(filter(None, (least, most)))
 
 
+def _just_end_when_told() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def main() -> None:
     """Run the command line; mistakes are one message and exit status 2."""
+    status = SIGNALLED + signal.SIGINT
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        """Leave as after Ctrl-C, so that a lab is removed on the way out, whoever runs it then."""
+        nonlocal status
+        status = SIGNALLED + number
+        signal.signal(number, signal.SIG_IGN)
+        interrupt = signal.getsignal(signal.SIGINT)
+        # A shell's background job ignores SIGINT; asyncio has a handler that cancels what it runs.
+        (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGTERM, leave)
+    # pyroute2 forks children of a moment; one that is ended shall not clean up as if it were us.
+    os.register_at_fork(after_in_child=_just_end_when_told)
     try:
         cli(standalone_mode=False)
     except click.exceptions.Exit as end:
@@ -291,9 +335,9 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(EXIT_USAGE)
-    except (LabError, LabMissing) as error:
+    except (LabError, NetlinkError, OSError) as error:
         click.echo(f"mrc-lab: {error}", err=True)
         sys.exit(EXIT_USAGE)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("mrc-lab: interrupted; everything it made is removed", err=True)
-        sys.exit(130)
+        click.echo("mrc-lab: interrupted", err=True)
+        sys.exit(status)

@@ -8,14 +8,16 @@ UDP ports.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from netns.errors import LabError
-from netns.topology import Queue, Topology, Wire
+from netns.topology import Link, Queue, Topology, Wire
 
 PLANES_MAX = 64
 FABRIC_NET = 100
+SWITCH_LINKS_MAX = 255
+"""Between the switches of one plane: each has a net of its own, 10.x.1 to 10.x.255."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,62 +135,82 @@ def plan(topology: Topology) -> Fabric:
     """Work out a fabric.
 
     Raises:
-        LabError: more planes than addresses, planes that are joined, or a host no other reaches.
+        LabError: more planes or links than addresses, planes out of order, or two links of a name.
     """
     fabric = Fabric(topology)
-    planes = _planes_of_switches(topology)
-    hosts = {name: number for number, name in enumerate(topology.hosts, 1)}
-    host_planes = dict.fromkeys(topology.hosts, 0)
-    taken: dict[str, int] = {}
-    numbers = dict.fromkeys(range(PLANES_MAX), 0)
+    nets = _Nets(topology)
+    pairs: Counter[frozenset[str]] = Counter()
     for spec in topology.links:
-        base = "-".join(spec.ends)
-        taken[base] = taken.get(base, 0) + 1
-        again = f".{taken[base]}" if taken[base] > 1 else ""
-        host = next((end for end in spec.ends if end in hosts), None)
-        switch = next(end for end in spec.ends if end not in hosts)
-        plane = planes[switch]
-        if host is None:
-            numbers[plane] += 1
-            nets = [(FABRIC_NET + plane, numbers[plane], last) for last in (1, 2)]
-        else:
-            if host_planes[host] != plane:
-                raise LabError(
-                    f"link {base}: plane {plane} is listed where {host} needs plane "
-                    f"{host_planes[host]}: list a host's links in the order of the planes"
-                )
-            host_planes[host] += 1
-            nets = [(plane, hosts[host], 1 if end == host else 254) for end in spec.ends]
-        number = len(fabric.links)
-        ends = [
-            Interface(
-                node=end,
-                device=f"p{plane}" if end in hosts else f"{other}{again}",
-                mac=f"02:00:00:{number >> 8:02x}:{number & 255:02x}:{side:02x}",
-                ipv4="10.{}.{}.{}".format(*net),
-                ipv6="fd00:{}:{}::{:x}".format(*net),
-                peer_node=other,
-            )
-            for side, (end, other, net) in enumerate(
-                zip(spec.ends, reversed(spec.ends), nets, strict=True)
-            )
-        ]
-        fabric.links.append(
-            FabricLink(
-                spec.name or base + again,
-                plane,
-                ends[0],
-                ends[1],
-                spec.rate_mbps or topology.rate_mbps,
-                spec.wire,
-            )
-        )
+        pairs[frozenset(spec.ends)] += 1
+        again = pairs[frozenset(spec.ends)]
+        fabric.links.append(_link(fabric, spec, nets, f".{again}" if again > 1 else ""))
+    names = Counter(link.name for link in fabric.links)
+    if doubled := [name for name, count in names.items() if count > 1]:
+        raise LabError(f"two links are called {', '.join(doubled)}; give one another name")
     for node in fabric.nodes:
-        fabric.routes[node] = _host_routes(fabric, node) if node in hosts else []
+        fabric.routes[node] = _host_routes(fabric, node) if fabric.is_host(node) else []
     for host in topology.hosts:
         for link, end in fabric.interfaces(host):
             _spread_routes(fabric, link, end)
     return fabric
+
+
+def _link(fabric: Fabric, spec: Link, nets: _Nets, again: str) -> FabricLink:
+    """Return a link with its ends; `again` numbers it among those that join the same two nodes."""
+    plane, addresses = nets.of(spec)
+    number = len(fabric.links)
+    ends = [
+        Interface(
+            node=end,
+            device=f"p{plane}" if fabric.is_host(end) else f"{other}{again}",
+            mac=f"02:00:00:{number >> 8:02x}:{number & 255:02x}:{side:02x}",
+            ipv4="10.{}.{}.{}".format(*address),
+            ipv6="fd00:{}:{}::{:x}".format(*address),
+            peer_node=other,
+        )
+        for side, (end, other, address) in enumerate(
+            zip(spec.ends, reversed(spec.ends), addresses, strict=True)
+        )
+    ]
+    return FabricLink(
+        spec.name or "-".join(spec.ends) + again,
+        plane,
+        ends[0],
+        ends[1],
+        spec.rate_mbps or fabric.topology.rate_mbps,
+        spec.wire,
+    )
+
+
+class _Nets:
+    """Hands out planes and the numbers of addresses, link by link in their order."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._planes = _planes_of_switches(topology)
+        self._hosts = {name: number for number, name in enumerate(topology.hosts, 1)}
+        self._host_links: Counter[str] = Counter()
+        self._switch_links: Counter[int] = Counter()
+
+    def of(self, spec: Link) -> tuple[int, list[tuple[int, int, int]]]:
+        """Return the plane of the next link, and the three numbers of each end's address."""
+        host = next((end for end in spec.ends if end in self._hosts), None)
+        plane = next(self._planes[end] for end in spec.ends if end in self._planes)
+        if host is None:
+            self._switch_links[plane] += 1
+            number = self._switch_links[plane]
+            if number > SWITCH_LINKS_MAX:
+                raise LabError(
+                    f"link {'-'.join(spec.ends)}: plane {plane} has addresses for at most "
+                    f"{SWITCH_LINKS_MAX} links between its switches"
+                )
+            return plane, [(FABRIC_NET + plane, number, last) for last in (1, 2)]
+        if self._host_links[host] != plane:
+            raise LabError(
+                f"link {'-'.join(spec.ends)}: plane {plane} is listed where {host} needs plane "
+                f"{self._host_links[host]}: list a host's links in the order of the planes"
+            )
+        self._host_links[host] += 1
+        return plane, [(plane, self._hosts[host], 1 if end == host else 254) for end in spec.ends]
 
 
 def _planes_of_switches(topology: Topology) -> dict[str, int]:

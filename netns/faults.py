@@ -1,7 +1,7 @@
 """What can be done to a link or a node, by name, and how it is taken back.
 
-A fault on a link changes what the switch program of its directions does (`SETTINGS`), or puts a
-device down (`DEVICES`). Healing a link gives it back all that its topology says.
+A fault on a link changes what the switch program of its directions does, or puts a device down.
+Healing a link gives it back all that its topology says.
 """
 
 from __future__ import annotations
@@ -11,64 +11,126 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netns.errors import LabError
-from netns.fabric import FabricLink, Interface
+from netns.fabric import Fabric, FabricLink, Interface
 from netns.lab import Lab
 from netns.ports import set_rate, usual_settings
+from netns.switch import LinkSettings
 
 PPM_PER_PERCENT = 10_000
+UDP_PORT_MAX = 65_535
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of fault on the directions of a link."""
+    """One kind of fault on a link."""
 
     what: str
     """In words, for people."""
-    amount: str
-    """What its one number means, with its unit; empty: it takes none."""
-    change: Callable[[float], dict[str, Any]]
+    unit: str = ""
+    """What its one number counts in; empty: it takes none."""
+    least: float = 0
+    most: float = 0
+    change: Callable[[float], dict[str, Any]] | None = None
+    """What becomes other in the settings of a direction; None: it puts a device down."""
     selective: bool = False
     """Whether it can be limited to data or to control packets."""
+    of_queue: bool = False
+    """Whether it is about the queue in front of a link, which hosts do not have."""
 
 
-def _ppm(percent: float) -> int:
-    return round(percent * PPM_PER_PERCENT)
+def _share(what: str, setting: str, *, selective: bool = False) -> Kind:
+    """Return a kind that harms a share of the packets."""
+    return Kind(
+        what=what,
+        unit="percent",
+        most=100,
+        change=lambda percent: {setting: round(percent * PPM_PER_PERCENT)},
+        selective=selective,
+    )
 
 
-SETTINGS: dict[str, Kind] = {
+KINDS: dict[str, Kind] = {
     "blackhole": Kind(
-        "everything vanishes, the carrier stays", "", lambda _: {"blackhole": True}, True
+        what="everything vanishes, the carrier stays",
+        change=lambda _: {"blackhole": True},
+        selective=True,
     ),
-    "loss": Kind("packets are lost at random", "percent", lambda n: {"loss_ppm": _ppm(n)}, True),
-    "ev-loss": Kind(
-        "packets of one EV (UDP source port) are lost",
-        "percent",
-        lambda n: {"ev_loss_ppm": _ppm(n)},
-    ),
+    "loss": _share("packets are lost at random", "loss_ppm", selective=True),
+    "ev-loss": _share("packets of one EV (UDP source port) are lost", "ev_loss_ppm"),
     "big-packets": Kind(
-        "IP packets above a size vanish", "bytes", lambda n: {"packet_bytes_max": round(n)}
+        what="IP packets above a size vanish",
+        unit="bytes",
+        least=1,
+        most=65_535,
+        change=lambda size: {"packet_bytes_max": round(size)},
     ),
-    "corrupt": Kind(
-        "a byte is flipped, UDP checksum mended", "percent", lambda n: {"corrupt_ppm": _ppm(n)}
-    ),
-    "duplicate": Kind("packets arrive twice", "percent", lambda n: {"duplicate_ppm": _ppm(n)}),
+    "corrupt": _share("a byte is flipped, UDP checksum mended", "corrupt_ppm"),
+    "duplicate": _share("packets arrive twice", "duplicate_ppm"),
     "rewrite-ports": Kind(
-        "a middlebox changes UDP source ports", "", lambda _: {"rewrite_source_port": True}
+        what="a middlebox changes UDP source ports",
+        change=lambda _: {"rewrite_source_port": True},
     ),
-    "tail-drop": Kind("no trimming: full queues drop", "", lambda _: {"trim_bytes": 0}),
-    "no-marks": Kind("no ECN marks", "", lambda _: {"ecn_min_bytes": 0, "ecn_max_bytes": 0}),
+    "tail-drop": Kind(
+        what="no trimming: full queues drop",
+        change=lambda _: {"trim_bytes": 0},
+        of_queue=True,
+    ),
+    "no-marks": Kind(
+        what="no ECN marks",
+        change=lambda _: {"ecn_min_bytes": 0, "ecn_max_bytes": 0},
+        of_queue=True,
+    ),
+    "rate": Kind(
+        what="what switches send over the link gets slower",
+        unit="Mbit/s",
+        least=0.1,
+        most=100_000,
+        change=lambda rate: {"rate_bps": round(rate * 1e6)},
+        of_queue=True,
+    ),
+    "carrier-down": Kind(what="the switch puts its end down: the other side loses the carrier"),
+    "port-down": Kind(what="the host (or first end) puts its own device down"),
 }
 
-DEVICES = {
-    "carrier-down": "the switch puts its end down: the other side loses the carrier",
-    "port-down": "the host (or first end) puts its own device down",
-    "rate": "the link carries less: a number in Mbit/s",
-}
+_CHOSEN = ("blackhole", "loss_ppm", "ev_loss_ppm")
+"""Settings that fall on the packets that `only` names, of which a direction has one."""
 
 
 def kinds() -> dict[str, str]:
     """Return every kind of fault on a link and what it does."""
-    return {name: kind.what for name, kind in SETTINGS.items()} | DEVICES
+    return {name: kind.what for name, kind in KINDS.items()}
+
+
+def check(
+    kind: str,
+    *,
+    amount: float | None = None,
+    towards: str | None = None,
+    only: str = "all",
+    source_port: int | None = None,
+) -> None:
+    """Go on only with a fault that can be, as far as that can be told without a fabric.
+
+    Raises:
+        LabError: no such kind, or something missing, superfluous or out of range.
+    """
+    if kind not in KINDS:
+        raise LabError(f"there is no fault {kind}; there are {', '.join(KINDS)}")
+    how = KINDS[kind]
+    if not how.unit and amount is not None:
+        raise LabError(f"{kind} takes no number, has {amount:g}")
+    if how.unit and (amount is None or not how.least <= amount <= how.most):
+        raise LabError(
+            f"{kind} needs a number ({how.unit}) from {how.least:g} to {how.most:g}; has {amount}"
+        )
+    if how.change is None and towards is not None:
+        raise LabError(f"{kind} is of a device, not of the direction towards {towards}")
+    if only != "all" and not how.selective:
+        raise LabError(f"{kind} falls on all packets alike; it cannot be for {only} only")
+    if (kind == "ev-loss") != (source_port is not None):
+        raise LabError("ev-loss needs the UDP source port of an EV, and nothing else takes one")
+    if source_port is not None and not 0 < source_port <= UDP_PORT_MAX:
+        raise LabError(f"{source_port} is no UDP source port: 1 to {UDP_PORT_MAX}")
 
 
 def directions(link: FabricLink, towards: str | None) -> list[Interface]:
@@ -81,6 +143,24 @@ def directions(link: FabricLink, towards: str | None) -> list[Interface]:
     if not starts:
         raise LabError(f"link {link.name} does not lead to {towards}")
     return starts
+
+
+def harmed(fabric: Fabric, link: FabricLink, kind: str, towards: str | None) -> list[Interface]:
+    """Return the starts of the directions that a kind of fault changes.
+
+    Raises:
+        LabError: the link does not lead to that node, or the kind cannot be in that direction.
+    """
+    starts = directions(link, towards)
+    if not KINDS[kind].of_queue:
+        return starts
+    queued = [start for start in starts if not fabric.is_host(start.node)]
+    if not queued:
+        raise LabError(
+            f"{kind} is of the queue of a switch, and from {starts[0].node} to {towards} there is "
+            "none: hosts send as fast as they can"
+        )
+    return queued
 
 
 def fail(
@@ -105,51 +185,43 @@ def fail(
         source_port: the EV of `ev-loss`.
 
     Raises:
-        LabError: no such kind, or a number missing, superfluous or out of range.
+        LabError: as `check` and `harmed` say, or it would change a fault that is there.
     """
-    if kind in ("carrier-down", "port-down"):
+    check(kind, amount=amount, towards=towards, only=only, source_port=source_port)
+    change = KINDS[kind].change
+    if change is None:
         lab.disconnect(_end_to_disconnect(lab, link, kind))
-    elif kind == "rate":
-        for start in directions(link, towards):
-            if not lab.fabric.is_host(start.node):
-                set_rate(lab, link, start, _needed(amount, kind, "Mbit/s"))
-    else:
-        changes = _changes(kind, amount, only, source_port)
-        for start in directions(link, towards):
-            port = lab.ports[lab.direction(link, start)]
-            try:
-                port.configure(replace(port.settings(), **changes))
-            except ValueError as error:
-                raise LabError(f"{kind} on {link.name}: {error}") from error
-
-
-def _changes(kind: str, amount: float | None, only: str, source_port: int | None) -> dict[str, Any]:
-    """Return what a fault changes in the settings of a direction.
-
-    Raises:
-        LabError: as `fail` says.
-    """
-    if kind not in SETTINGS:
-        raise LabError(f"there is no fault {kind}; there are {', '.join(kinds())}")
-    how = SETTINGS[kind]
-    if amount is not None and not how.amount:
-        raise LabError(f"{kind} takes no number, has {amount:g}")
-    if only != "all" and not how.selective:
-        raise LabError(f"{kind} falls on all packets alike; it cannot be for {only} only")
-    if (kind == "ev-loss") != (source_port is not None):
-        raise LabError("ev-loss needs the UDP source port of an EV, and nothing else takes one")
-    changes = how.change(_needed(amount, kind, how.amount) if how.amount else 0.0)
-    if how.selective:
+        return
+    changes = change(amount or 0)
+    if not changes.keys().isdisjoint(_CHOSEN):
         changes["only"] = only
     if source_port is not None:
         changes["ev_source_port"] = source_port
-    return changes
+    starts = harmed(lab.fabric, link, kind, towards)
+    for start in starts:
+        name = lab.direction(link, start)
+        _refuse_conflict(f"{kind} on {name}", lab.ports[name].settings(), changes)
+    for start in starts:
+        if kind == "rate":
+            set_rate(lab, link, start, amount or 0)
+        else:
+            port = lab.ports[lab.direction(link, start)]
+            port.configure(replace(port.settings(), **changes))
 
 
-def _needed(amount: float | None, kind: str, unit: str) -> float:
-    if amount is None or amount < 0:
-        raise LabError(f"{kind} needs a number ({unit}) of at least 0; has {amount}")
-    return amount
+def _refuse_conflict(what: str, now: LinkSettings, changes: dict[str, Any]) -> None:
+    """Refuse what would change a fault that is there: a direction has one `only`, and one EV."""
+    others = [name for name in _CHOSEN if getattr(now, name) and name not in changes]
+    if others and changes.get("only", now.only) != now.only:
+        raise LabError(
+            f"{what} cannot be for {changes['only']} packets: another fault there is for "
+            f"{now.only}; heal the link first, or take the same --only"
+        )
+    if now.ev_loss_ppm and changes.get("ev_source_port", now.ev_source_port) != now.ev_source_port:
+        raise LabError(
+            f"{what} cannot be of port {changes['ev_source_port']}: packets of port "
+            f"{now.ev_source_port} are lost there; heal the link first"
+        )
 
 
 def _end_to_disconnect(lab: Lab, link: FabricLink, kind: str) -> Interface:

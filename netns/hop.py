@@ -1,16 +1,14 @@
 """A wire that takes time: frames go from one device to the other after a delay, both ways.
 
-    python -m netns.hop A B [A B ...] --delay-us-ab 500 --delay-us-ba 500 --reorder-ppm-ab 1000
+    python -m netns.hop A B [A B ...] --set '{"ab": {"delay_us": 500}, "ba": {"delay_us": 500}}'
 
 runs inside a network namespace that holds both ends of one or more links, and does in user space
 what the kernel's netem does where a kernel has none. One process serves any number of links, so
-that they share its wake-ups. Options hold for every link; `--set JSON`, and lines of the same JSON
-on standard input while it runs, change one link or one direction:
+that they share its wake-ups. Every `--set` changes all links, or the one it names:
 
     {"link": "A:B", "ab": {"delay_us": 900, "jitter_us": 50, "reorder_ppm": 0}, "ba": {...}}
 
-It prints `ready`, answers every line of input with a line of counters or of {"error": ...}, and on
-SIGTERM or SIGINT prints the counters a last time and ends with 0.
+It prints `ready`, and on SIGTERM or SIGINT its counters in a line of JSON, and ends with 0.
 """
 
 import argparse
@@ -18,7 +16,6 @@ import contextlib
 import ctypes
 import dataclasses
 import gc
-import itertools
 import json
 import os
 import select
@@ -36,8 +33,7 @@ from netns.hop_ring import BadValueError, Direction, Port, Settings
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_TIMERSLACK: Final = 29
 
-STDIN: Final = 0
-PATIENCE_S: Final = 0.05  # how long a signal or a line of input may go unnoticed
+PATIENCE_S: Final = 0.05  # how long a signal may go unnoticed
 
 
 class Hop:
@@ -53,20 +49,14 @@ class Hop:
         self.directions = [way for link in links.values() for way in link.values()]
         self.grain_ns = grain_us * 1000
         self.stopping = False
-        self.shortest_ns = self._shortest_ns()
-        self._input = bytearray()
-        self._inputs = [STDIN]
         self._arrivals = {way.source.socket.fileno(): way for way in self.directions}
 
     def stop(self, _number: int, _frame: FrameType | None) -> None:
         """Be a signal handler."""
         self.stopping = True
 
-    def _shortest_ns(self) -> int:
-        return min(direction.settings.shortest_ns for direction in self.directions)
-
-    def change(self, line: str | bytes) -> None:
-        """Apply a line of settings."""
+    def change(self, line: str) -> None:
+        """Apply one `--set`."""
         try:
             order = json.loads(line)
         except ValueError as error:
@@ -77,18 +67,13 @@ class Hop:
         links = list(self.links) if link is None else [link]
         if links[0] not in list(self.links):  # a list, as what was asked for may be anything
             raise BadValueError(f"no link {link!r} here, only {', '.join(self.links)}")
-        new: list[tuple[Direction, Settings]] = []
         for name in links:
             for way, values in order.items():
                 direction = self.links[name][way]
                 try:
-                    settings = dataclasses.replace(direction.settings, **values)
+                    direction.settings = dataclasses.replace(direction.settings, **values)
                 except TypeError:
                     raise BadValueError(f"{way} is {values!r}, not settings") from None
-                new.append((direction, settings))
-        for direction, settings in new:
-            direction.settings = settings
-        self.shortest_ns = self._shortest_ns()
 
     def counters(self) -> dict[str, dict[str, dict[str, int]]]:
         """The counters of every direction of every link."""
@@ -97,33 +82,13 @@ class Hop:
             for name, link in self.links.items()
         }
 
-    def listen(self) -> None:
-        """Answer the lines that standard input has."""
-        if not select.select(self._inputs, (), (), 0)[0]:
-            return
-        data = os.read(STDIN, 65536)
-        if not data:
-            self._inputs = []
-        *lines, rest = (bytes(self._input) + data).split(b"\n")
-        self._input[:] = rest
-        for line in lines:
-            try:
-                self.change(line)
-            except BadValueError as error:
-                print(json.dumps({"error": str(error)}), flush=True)
-            else:
-                print(json.dumps(self.counters()), flush=True)
-
     def run(self) -> None:
         """Forward until told to stop."""
         directions, grain_ns, clock = self.directions, self.grain_ns, time.monotonic_ns
         patience_ns = int(PATIENCE_S * 1e9)
-        listened = 0
+        shortest_ns = min(direction.settings.shortest_ns for direction in directions)
         while not self.stopping:
             began = now = clock()
-            if began - listened > patience_ns:
-                listened = began
-                self.listen()
             first_due = never = began + patience_ns
             for direction in directions:
                 if direction.words[direction.head_word]:
@@ -138,18 +103,15 @@ class Hop:
                 self._wait()
                 continue
             # What arrives from now on is not due before the shortest delay has passed.
-            wake = max(min(first_due, began + self.shortest_ns), began + grain_ns)
+            wake = max(min(first_due, began + shortest_ns), began + grain_ns)
             pause = wake - clock()
             if pause > 0:
                 time.sleep(pause / 1e9)
 
     def _wait(self) -> None:
-        """Sleep until a frame or a line arrives, or a signal may have."""
-        ready = select.select([*self._arrivals, *self._inputs], (), (), PATIENCE_S)[0]
-        for number in ready:
-            if number == STDIN:
-                self.listen()
-            elif not (direction := self._arrivals[number]).has_arrivals:
+        """Sleep until a frame arrives, or a signal may have."""
+        for number in select.select([*self._arrivals], (), (), PATIENCE_S)[0]:
+            if not (direction := self._arrivals[number]).has_arrivals:
                 # A device went down: the socket stays ready until it has told so.
                 direction.source.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
@@ -160,11 +122,12 @@ def make_parser() -> argparse.ArgumentParser:
         prog="netns.hop", description="Delay, jitter and reorder frames between pairs of devices."
     )
     parser.add_argument("devices", nargs="+", metavar="DEVICE", help="A B of each link in turn")
-    for way, field in itertools.product(("ab", "ba"), dataclasses.fields(Settings)):
-        option = f"--{field.name.replace('_', '-')}-{way}"
-        parser.add_argument(option, type=int, default=0, metavar="N")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="JSON", help="as a line of standard input"
+        "--set",
+        action="append",
+        default=[],
+        metavar="JSON",
+        help="delay_us, jitter_us, reorder_ppm",
     )
     parser.add_argument("--limit", type=int, default=1000, help="frames in each queue")
     parser.add_argument("--grain-us", type=int, default=100, help="least time between wake-ups")
@@ -193,18 +156,13 @@ def make(chosen: argparse.Namespace) -> Hop:
     ):
         if not 1 <= value <= most:
             raise BadValueError(f"{option} is {value}, not from 1 to {most}")
-    fields = [field.name for field in dataclasses.fields(Settings)]
-    ways = {
-        way: Settings(**{field: getattr(chosen, f"{field}_{way}") for field in fields})
-        for way in ("ab", "ba")
-    }
     links = {}
     for name_a, name_b in zip(names[::2], names[1::2], strict=True):
         a, b = Port(name_a, chosen.limit), Port(name_b, chosen.limit)
         link = f"{name_a}:{name_b}"
         links[link] = {
-            "ab": Direction(a, b, ways["ab"], f"{chosen.seed}/{link}/ab"),
-            "ba": Direction(b, a, ways["ba"], f"{chosen.seed}/{link}/ba"),
+            "ab": Direction(a, b, Settings(), f"{chosen.seed}/{link}/ab"),
+            "ba": Direction(b, a, Settings(), f"{chosen.seed}/{link}/ba"),
         }
     hop = Hop(links, chosen.grain_us)
     for line in chosen.set:

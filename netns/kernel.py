@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from netns.errors import LabMissing
+from netns.errors import LabError, LabMissing
 
 T = TypeVar("T")
 
@@ -21,6 +21,7 @@ COMMANDS = {
     "ip": "the ip command (apt-get install iproute2)",
     "clang": "clang, which compiles the switch (apt-get install clang libbpf-dev)",
 }
+LIBBPF = "libbpf.so.1"
 
 
 def missing() -> list[str]:
@@ -30,6 +31,12 @@ def missing() -> list[str]:
         return ["Linux"]
     if os.geteuid() != 0:
         return ["root (try sudo)", *lacks]
+    if not Path("/proc/sys/net/ipv6").is_dir():
+        lacks.append("a kernel with IPv6 (boot without ipv6.disable=1)")
+    try:
+        ctypes.CDLL(LIBBPF)
+    except OSError:
+        lacks.append(f"{LIBBPF} (apt-get install libbpf1)")
     libc = ctypes.CDLL(None, use_errno=True)
     trial = threading.Thread(target=lambda: results.append(libc.unshare(CLONE_NEWNET)))
     results: list[int] = []
@@ -87,12 +94,18 @@ def _set_namespace(path: Path) -> None:
 
 
 def write_sysctls(values: Mapping[str, str]) -> None:
-    """Set kernel parameters of the namespace this thread is in; those that are missing are skipped.
+    """Set kernel parameters of the namespace this thread is in.
 
     Args:
         values: by path below /proc/sys, such as `net/ipv4/ip_forward`.
+
+    Raises:
+        LabError: the kernel has no such parameter, or does not let us set it.
     """
     for name, value in values.items():
-        path = Path("/proc/sys") / name
-        if path.exists():
-            path.write_text(value, encoding="ascii")
+        try:
+            (Path("/proc/sys") / name).write_text(value, encoding="ascii")
+        except FileNotFoundError as error:
+            raise LabError(f"this kernel has no {name}; Linux 4.18 and later do") from error
+        except OSError as error:
+            raise LabError(f"cannot set {name} to {value}: {error.strerror}") from error

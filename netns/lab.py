@@ -10,11 +10,7 @@ import contextlib
 import json
 import os
 import re
-import shutil
-import signal
-import subprocess
-import tempfile
-import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -26,17 +22,15 @@ from pyroute2.ethtool import Ethtool
 from pyroute2.netlink.exceptions import NetlinkError
 
 from netns import kernel
-from netns.delays import HOP, delayed, hop_devices, start_hop
+from netns.delays import HOP, Wires, delayed, hop_devices
 from netns.errors import LabError
 from netns.fabric import Fabric, FabricLink, Interface, plan
-from netns.ports import make_ports
+from netns.leftovers import MARK, sweep
+from netns.places import FILES, STATES, Claim, checked_name, own_folder, prefix
+from netns.ports import make_port
 from netns.switch import SwitchPort
 from netns.topology import Topology
 
-STATES = Path("/run/mrc-lab")
-MARK = "MRC_LAB"
-"""Environment variable of every process the lab starts: its value is the lab's name."""
-END_TIMEOUT_S = 5.0
 OFFLOADS = re.compile("tx-.*(segmentation|checksum|gso).*")
 """Switched off, so that what crosses a link is one packet of at most the MTU, checksum and all."""
 NUD_PERMANENT = 0x80
@@ -67,75 +61,105 @@ class Lab:
     """A fabric on this machine. `up` makes it, `down` removes it, `with` does both."""
 
     def __init__(self, fabric: Fabric, name: str = "lab") -> None:
-        if not re.fullmatch(r"[a-z0-9]{1,16}", name):
-            raise LabError(f"{name!r} is no name for a lab: 1 to 16 lower-case letters and digits")
         self.fabric = fabric
-        self.name = name
+        self.name = checked_name(name)
         self.ports: dict[str, SwitchPort] = {}
         """Switch program of each direction of each link, by the name that `direction` gives."""
+        self._claim = Claim(name)
         self._sockets: dict[str, NetNS] = {}
-        self._hop: subprocess.Popen[bytes] | None = None
-        self._folder: Path | None = None
+        self._wires: Wires | None = None
 
     # Life.
 
     @classmethod
     def open(cls, name: str) -> Self:
-        """Return a lab that is up.
-
-        Raises:
-            LabError: there is none of this name.
-        """
-        try:
-            state = json.loads((STATES / f"{name}.json").read_text(encoding="utf-8"))
-        except OSError as error:
-            raise LabError(f"no lab {name} is up; start one with: mrc-lab up TOPOLOGY") from error
-        lab = cls(plan(Topology.model_validate(state["topology"])), name)
-        for key, map_ids in state["ports"].items():
-            lab.ports[key] = SwitchPort.open(map_ids)
-        return lab
-
-    def up(self) -> None:
-        """Make the fabric, after sweeping away what an earlier lab of this name left.
+        """Return a lab that is up, to look at; who changes it needs its `Claim`.
 
         Raises:
             LabMissing: this machine cannot.
-            LabError: the kernel refused something.
+            LabError: there is none of this name, or what its maker left of it is broken.
+        """
+        path = STATES / f"{checked_name(name)}.json"
+        kernel.require()
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise LabError(
+                f"no lab {name} is up; start one with: mrc-lab up TOPOLOGY --name {name}"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise _broken(name, error) from error
+        try:
+            lab = cls(plan(Topology.model_validate(state["topology"])), name)
+            with contextlib.ExitStack() as opened:
+                opened.callback(lab.close)
+                for key, map_ids in state["ports"].items():
+                    lab.ports[key] = SwitchPort.open(map_ids)
+                opened.pop_all()
+        except (LabError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _broken(name, error) from error
+        return lab
+
+    def up(self, *, stays: bool = True) -> None:
+        """Make the fabric, after sweeping away what an earlier lab of this name left.
+
+        Args:
+            stays: whether it shall outlive this process; what helps it ends with us otherwise.
+
+        Raises:
+            LabMissing: this machine cannot.
+            LabError: another process uses a lab of this name, or the kernel refused something.
         """
         kernel.require()
-        sweep(self.name)
+        self._claim.take()
         try:
-            self._make()
-        except (NetlinkError, OSError) as error:
-            self.down()
-            raise LabError(f"the kernel refused a part of the fabric: {error}") from error
+            sweep(self.name)
+            self._make(stays=stays)
         except BaseException:
             self.down()
             raise
 
-    def _make(self) -> None:
-        for node in [*self.fabric.nodes, *([HOP] if delayed(self.fabric) else [])]:
-            namespaces.create(self.namespace(node))
+    def _make(self, *, stays: bool) -> None:
+        slow = delayed(self.fabric)
+        for node in [*self.fabric.nodes, *([HOP] if slow else [])]:
+            with _refusals(f"namespace {self.namespace(node)}"):
+                namespaces.create(self.namespace(node))
         for node in self.fabric.nodes:
-            self._prepare_node(node)
+            with _refusals(f"the settings of node {node}"):
+                self._prepare_node(node)
         for link in self.fabric.links:
-            self._make_link(link)
+            with _refusals(f"link {link.name}"):
+                self._make_link(link)
         for node in self.fabric.nodes:
-            self.connect_node(node)
-        make_ports(self)
-        self._hop = start_hop(self)
+            with _refusals(f"the addresses and routes of node {node}"):
+                self.connect_node(node)
+        for number, link in enumerate(self.fabric.links):
+            for side, start in enumerate(link.ends):
+                with _refusals(f"the switch port of {self.direction(link, start)}"):
+                    self.ports[self.direction(link, start)] = make_port(
+                        self, link, start, seed=2 * number + side + 1
+                    )
+        if slow:
+            with _refusals("the hop for delays"):
+                self._wires = Wires(self, dies_with_us=not stays)
         self._save()
 
     def down(self) -> None:
         """Remove the fabric. Twice is once."""
-        self.close()
-        sweep(self.name)
-        if self._hop is not None:
-            self._hop.wait()
-            self._hop = None
+        self._claim.take()
+        try:
+            self.end_hop()
+            self._let_go()
+            sweep(self.name)
+        finally:
+            self._claim.release()
 
     def close(self) -> None:
-        """Let go of sockets and maps; the fabric stays."""
+        """Let go of sockets, maps and the claim; the fabric stays."""
+        self._let_go()
+        self._claim.release()
+
+    def _let_go(self) -> None:
         for socket in self._sockets.values():
             socket.close()
         self._sockets.clear()
@@ -144,7 +168,7 @@ class Lab:
         self.ports.clear()
 
     def __enter__(self) -> Self:
-        self.up()
+        self.up(stays=False)
         return self
 
     def __exit__(
@@ -154,6 +178,15 @@ class Lab:
         trace: TracebackType | None,
     ) -> None:
         self.down()
+
+    def hop_trouble(self) -> list[str]:
+        """Return what is wrong with the delayed wires by now: cheap, and empty without any."""
+        return self._wires.trouble() if self._wires is not None else []
+
+    def end_hop(self) -> list[str]:
+        """End the delayed wires, and return what was wrong with them. Twice is once."""
+        wires, self._wires = self._wires, None
+        return wires.end() if wires is not None else []
 
     def _save(self) -> None:
         state = {
@@ -168,14 +201,11 @@ class Lab:
     @property
     def folder(self) -> Path:
         """A folder for what runs in the lab; it goes with it."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=prefix(self.name)))
-        return self._folder
+        return own_folder(own_folder(FILES, 0o700) / self.name, 0o700)
 
     def state_path(self, suffix: str) -> Path:
         """Return where the lab keeps something while it is up."""
-        STATES.mkdir(exist_ok=True)
-        return STATES / f"{self.name}{suffix}"
+        return own_folder(STATES, 0o755) / f"{self.name}{suffix}"
 
     # Names and sockets.
 
@@ -194,9 +224,16 @@ class Lab:
         """Return the name of one direction of a link: `a-s0>s0` leads to s0."""
         return f"{link.name}>{start.peer_node}"
 
-    def index(self, interface: Interface) -> int:
-        """Return the interface index of a device in its node."""
-        return int(self.netlink(interface.node).link_lookup(ifname=interface.device)[0])
+    def index(self, node: str, device: str) -> int:
+        """Return the interface index of a device in a node.
+
+        Raises:
+            LabError: it is gone.
+        """
+        found = self.netlink(node).link_lookup(ifname=device)
+        if not found:
+            raise LabError(f"node {node} has lost its device {device}: mrc-lab down, and up again")
+        return int(found[0])
 
     def command(self, node: str, arguments: list[str]) -> list[str]:
         """Return the command line that runs a command inside a node.
@@ -252,17 +289,13 @@ class Lab:
         for link, end in self.fabric.interfaces(node):
             self.connect(link, end)
         for route in self.fabric.routes[node]:
-            hops = [(hop, self.index_of(node, hop.device)) for hop in route.hops]
+            hops = [(hop, self.index(node, hop.device)) for hop in route.hops]
             _replace_route(self.netlink(node), route.ipv4, [(h.gateway.ipv4, i) for h, i in hops])
             _replace_route(self.netlink(node), route.ipv6, [(h.gateway.ipv6, i) for h, i in hops])
 
-    def index_of(self, node: str, device: str) -> int:
-        """Return the interface index of a device by its name."""
-        return int(self.netlink(node).link_lookup(ifname=device)[0])
-
     def connect(self, link: FabricLink, end: Interface) -> None:
         """Put one device up, with its addresses and its permanent neighbour."""
-        socket, index = self.netlink(end.node), self.index(end)
+        socket, index = self.netlink(end.node), self.index(end.node, end.device)
         socket.link("set", index=index, state="up")
         far = link.far_end(end)
         for address, length in ((end.ipv4, 24), (end.ipv6, 64)):
@@ -274,17 +307,13 @@ class Lab:
 
     def is_connected(self, end: Interface) -> bool:
         """Tell whether a device is up."""
-        state = self.netlink(end.node).get_links(self.index(end))[0].get_attr("IFLA_OPERSTATE")
-        return bool(state != "DOWN")
+        (device,) = self.netlink(end.node).get_links(self.index(end.node, end.device))
+        return bool(device.get_attr("IFLA_OPERSTATE") != "DOWN")
 
     def disconnect(self, end: Interface) -> None:
         """Put one device down: the other end of its link loses the carrier."""
-        self.netlink(end.node).link("set", index=self.index(end), state="down")
-
-
-def prefix(name: str) -> str:
-    """Return what the names of everything of a lab begin with."""
-    return f"mrclab-{name}-"
+        index = self.index(end.node, end.device)
+        self.netlink(end.node).link("set", index=index, state="down")
 
 
 def switch_offloads_off(device: str) -> None:
@@ -305,51 +334,16 @@ def _replace_route(socket: NetNS, destination: str, hops: list[tuple[str, int]])
     socket.route("replace", dst=destination, multipath=multipath)
 
 
-def labs() -> list[str]:
-    """Return the names of labs of which anything exists."""
-    found = {path.stem for path in STATES.glob("*.json")}
-    for name in namespaces.listnetns():
-        if match := re.fullmatch(r"mrclab-([a-z0-9]+)-.*", name):
-            found.add(match[1])
-    return sorted(found)
+@contextlib.contextmanager
+def _refusals(part: str) -> Iterator[None]:
+    """Say of which part of the fabric the kernel would have none."""
+    try:
+        yield
+    except (NetlinkError, OSError) as error:
+        raise LabError(f"the kernel refused {part}: {error}") from error
 
 
-def sweep(name: str) -> list[str]:
-    """Remove everything of a lab, whatever state it is in; return the names of what was removed."""
-    removed = [f"process {pid}" for pid in _end_processes(name)]
-    for namespace in namespaces.listnetns():
-        if namespace.startswith(prefix(name)):
-            namespaces.remove(namespace)
-            removed.append(f"namespace {namespace}")
-    for path in STATES.glob(f"{name}.*"):
-        path.unlink(missing_ok=True)
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix(name)}*"):
-        if folder.lstat().st_uid == os.geteuid():
-            shutil.rmtree(folder)
-            removed.append(f"folder {folder}")
-    return removed
-
-
-def processes(name: str) -> list[int]:
-    """Return the processes a lab started that still run: they carry its mark."""
-    wanted = f"{MARK}={name}".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if wanted in path.read_bytes().split(b"\0") and int(path.parts[2]) != os.getpid():
-                found.append(int(path.parts[2]))
-    return found
-
-
-def _end_processes(name: str) -> list[int]:
-    """Ask the lab's processes to end, insist after a while, and return them."""
-    pids = processes(name)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        left = [pid for pid in pids if pid in processes(name)]
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        deadline = time.monotonic() + END_TIMEOUT_S
-        while processes(name) and left and time.monotonic() < deadline:
-            time.sleep(0.01)
-    return pids
+def _broken(name: str, error: Exception) -> LabError:
+    return LabError(
+        f"what is left of lab {name} cannot be used ({error}): mrc-lab down --name {name}"
+    )

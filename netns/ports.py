@@ -31,30 +31,32 @@ QUEUE_PACKETS = 10_000
 the switch program."""
 
 
-def make_ports(lab: Lab) -> None:
-    """Give every direction of every link its program, and every switch port its shaper."""
-    for number, link in enumerate(lab.fabric.links):
-        for side, start in enumerate(link.ends):
-            egress = not lab.fabric.is_host(start.node)
-            port = SwitchPort.load(seed=2 * number + side + 1, at_ingress=not egress)
-            lab.ports[lab.direction(link, start)] = port
-            port.configure(usual_settings(lab.fabric, link, start))
-            end = start if egress else link.far_end(start)
-            socket, index = lab.netlink(end.node), lab.index(end)
-            if egress:
-                _shape(socket, index, link.rate_mbps, lab.fabric.mtu)
-            if not socket.get_qdiscs(index) or not _has_clsact(socket, index):
-                socket.tc("add", "clsact", index)
-            socket.tc(
-                "add-filter",
-                "bpf",
-                index,
-                fd=port.program_fd,
-                name="mrc-switch",
-                parent=CLSACT_EGRESS if egress else CLSACT_INGRESS,
-                direct_action=True,
-                classid=1,
-            )
+def make_port(lab: Lab, link: FabricLink, start: Interface, *, seed: int) -> SwitchPort:
+    """Give one direction of a link its program, and its shaper where it starts at a switch."""
+    egress = not lab.fabric.is_host(start.node)
+    end = start if egress else link.far_end(start)
+    socket, index = lab.netlink(end.node), lab.index(end.node, end.device)
+    if egress:
+        _shape(socket, index, link.rate_mbps, lab.fabric.mtu)
+    if not _has_clsact(socket, index):
+        socket.tc("add", "clsact", index)
+    port = SwitchPort.load(seed=seed, at_ingress=not egress)
+    try:
+        port.configure(usual_settings(lab.fabric, link, start))
+        socket.tc(
+            "add-filter",
+            "bpf",
+            index,
+            fd=port.program_fd,
+            name="mrc-switch",
+            parent=CLSACT_EGRESS if egress else CLSACT_INGRESS,
+            direct_action=True,
+            classid=1,
+        )
+    except BaseException:
+        port.close()
+        raise
+    return port
 
 
 def usual_settings(fabric: Fabric, link: FabricLink, start: Interface) -> LinkSettings:
@@ -77,7 +79,8 @@ def set_rate(lab: Lab, link: FabricLink, start: Interface, rate_mbps: float) -> 
     """Change the rate of one direction while packets pass."""
     port = lab.ports[lab.direction(link, start)]
     port.configure(replace(port.settings(), rate_bps=round(rate_mbps * 1e6)))
-    _classes(lab.netlink(start.node), lab.index(start), "change", rate_mbps, lab.fabric.mtu)
+    index = lab.index(start.node, start.device)
+    _classes(lab.netlink(start.node), index, "change", rate_mbps, lab.fabric.mtu)
 
 
 def _has_clsact(socket: NetNS, index: int) -> bool:

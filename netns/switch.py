@@ -58,13 +58,12 @@ CONFIG_LAYOUT = {
     "duplicate_ppm": "I",
     "ev_source_port": "H",
     "flags": "B",
-    "dscp_no_trim": "B",
     "dscp_trimmable": "B",
     "dscp_trimmable_retx": "B",
     "dscp_trimmed": "B",
     "dscp_trimmed_lasthop": "B",
     "dscp_control": "B",
-    "reserved": "3s",
+    "reserved": "4s",
 }
 STATE_LAYOUT = {
     "lock": "4s",
@@ -73,6 +72,7 @@ STATE_LAYOUT = {
     "queue": "Q",
     "queue_ns": "Q",
     "queue_drain": "Q",
+    "queue_bytes_max": "Q",
     "packets": "Q",
     "bytes": "Q",
     "control_packets": "Q",
@@ -87,11 +87,9 @@ STATE_LAYOUT = {
     "duplicated": "Q",
     "rewritten": "Q",
 }
-PEAK_LAYOUT = {"queue_bytes": "Q"}
 
 _CONFIG = struct.Struct("=" + "".join(CONFIG_LAYOUT.values()))
 _STATE = struct.Struct("=" + "".join(STATE_LAYOUT.values()))
-_PEAK = struct.Struct("=" + "".join(PEAK_LAYOUT.values()))
 _COUNTERS_START = list(STATE_LAYOUT).index("packets")
 _SAME_IN_CONFIG = tuple(
     name for name in CONFIG_LAYOUT if name not in ("drain", "flags", "reserved")
@@ -147,8 +145,6 @@ class LinkSettings:
     """Packets of a million that arrive twice."""
     rewrite_source_port: bool = False
     """A middlebox: UDP data gets its source port XOR 0x0155 (and a right UDP checksum)."""
-    dscp_no_trim: int = 0
-    """DSCP of data that is never trimmed."""
     dscp_trimmable: int = 4
     """DSCP of data that may be trimmed."""
     dscp_trimmable_retx: int = 8
@@ -231,7 +227,7 @@ class LinkCounters:
     queue_bytes_now: int
     """Bytes in the virtual queue."""
     queue_bytes_max: int
-    """Most bytes that were in the virtual queue since it was loaded or `reset_queue_peak`."""
+    """Most bytes that were in the virtual queue since it was loaded."""
 
 
 class SwitchPort:
@@ -240,7 +236,7 @@ class SwitchPort:
     def __init__(self, map_fds: Mapping[str, int], program_fd: int | None) -> None:
         self.program_fd = program_fd
         """For attaching; None in a port that was opened by its maps, or closed."""
-        self.map_ids = {name: libbpf.map_id(fd) for name, fd in map_fds.items()}
+        self.map_ids = {name: _map_id(name, fd) for name, fd in map_fds.items()}
         """For `open` in another process."""
         self._fds = dict(map_fds)
 
@@ -262,11 +258,16 @@ class SwitchPort:
         loaded = libbpf.load(
             switch_object(), "switch_ingress" if at_ingress else "switch_egress", _MAPS
         )
-        port = cls(loaded.map_fds, loaded.program_fd)
-        values = [bytes(4), 0, seed, *[0] * (len(STATE_LAYOUT) - 3)]
-        libbpf.write_value(port._fd("state"), _STATE.pack(*values))
-        port.configure(LinkSettings())
-        return port
+        try:
+            port = cls(loaded.map_fds, loaded.program_fd)
+            values = [bytes(4), 0, seed, *[0] * (len(STATE_LAYOUT) - 3)]
+            libbpf.write_value(port._fd("state"), _STATE.pack(*values))
+            port.configure(LinkSettings())
+            return port
+        except BaseException:
+            for fd in (loaded.program_fd, *loaded.map_fds.values()):
+                os.close(fd)
+            raise
 
     @classmethod
     def open(cls, map_ids: Mapping[str, int]) -> SwitchPort:
@@ -321,18 +322,13 @@ class SwitchPort:
         )
 
     def counters(self) -> LinkCounters:
-        """Return what the port has done so far; two system calls."""
-        peak = _PEAK.unpack(libbpf.read_value(self._fd("peak"), _PEAK.size))[0]
+        """Return what the port has done so far; one system call."""
         value = libbpf.read_value(self._fd("state"), _STATE.size, locked=True)
-        _, _, _, queue, queue_ns, drain, *counters = _STATE.unpack(value)
+        _, _, _, queue, queue_ns, drain, peak, *counters = _STATE.unpack(value)
         # The program looks at the queue only when a packet comes; it has drained since.
         idle_ns = max(0, time.monotonic_ns() - queue_ns)
         now = max(0, queue - idle_ns * drain) >> _QUEUE_SHIFT
         return LinkCounters(*(*counters, now, peak))
-
-    def reset_queue_peak(self) -> None:
-        """Start anew to look for the longest queue."""
-        libbpf.write_value(self._fd("peak"), _PEAK.pack(0))
 
     def close(self) -> None:
         """Let go of program and maps; a device that has the program attached keeps it."""
@@ -355,9 +351,26 @@ class SwitchPort:
         return self._fds[name]
 
 
-_MAPS = ("config", "state", "peak")
+_MAPS = ("config", "state")
 if [field.name for field in fields(LinkCounters)][:-2] != list(STATE_LAYOUT)[_COUNTERS_START:]:
     raise ImportError("LinkCounters and STATE_LAYOUT name different counters")
+
+
+def _map_id(name: str, fd: int) -> int:
+    """Return the number of a map whose values have the size that we read and write.
+
+    Raises:
+        LabError: it is another's, which got the number of a map of ours that is gone; the kernel
+            copies as much as the map's values have, whatever we made room for.
+    """
+    found = libbpf.map_info(fd)
+    expected = {"config": _CONFIG, "state": _STATE}[name].size
+    if found.name != name or found.kind != libbpf.ARRAY or found.value_bytes != expected:
+        raise LabError(
+            f"map {found.number} is no {name} of a switch port: it is {found.name!r}, of kind "
+            f"{found.kind} with values of {found.value_bytes} bytes instead of {expected}"
+        )
+    return found.number
 
 
 def _drain(rate_bps: int) -> int:

@@ -27,17 +27,21 @@ from netns.files import read_yaml
 FOLDER = Path(__file__).parent / "topologies"
 NAME_CHARACTERS_MAX = 10
 """A device is called after the node it leads to, and the kernel takes 15 characters."""
+RESERVED_NAMES = ("wires", "lo", "all", "default")
+"""Of the hop's namespace, and what a device cannot be called."""
 
 
 def _node_name(name: str) -> str:
     if not (name.isascii() and name.isalnum() and name.islower()):
         raise ValueError(f"{name!r} is no name for a node: lower-case letters and digits only")
+    if name in RESERVED_NAMES:
+        raise ValueError(f"no node can be called {name}; nor {', '.join(RESERVED_NAMES)}")
     return name
 
 
 NodeName = Annotated[str, Field(max_length=NAME_CHARACTERS_MAX), AfterValidator(_node_name)]
 Kib = Annotated[float, Field(ge=0, le=1 << 20)]
-Mbps = Annotated[float, Field(gt=0, le=100_000)]
+Mbps = Annotated[float, Field(ge=0.1, le=100_000)]
 Mtu = Annotated[int, Field(ge=1280, le=9216)]
 
 
@@ -89,7 +93,7 @@ class Link(Strict):
     """Two nodes joined; written as `[a, s0]` or with settings as `{ends: [a, s0], ...}`."""
 
     ends: tuple[NodeName, NodeName]
-    name: str = ""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = ""
     """Empty: the ends joined by a dash, and a number from the second such link on."""
     rate_mbps: Mbps | None = None
     """None: the topology's."""
@@ -127,12 +131,21 @@ class Topology(Strict):
         if doubled:
             raise ValueError(f"two nodes are called {', '.join(sorted(doubled))}")
         for link in self.links:
-            for end in link.ends:
-                if end not in nodes:
-                    raise ValueError(f"link {'-'.join(link.ends)}: there is no node {end}")
-            if not any(end in self.switches for end in link.ends):
-                raise ValueError(f"link {'-'.join(link.ends)}: one end must be a switch")
+            self._check_ends(link)
+        linked = {end for link in self.links for end in link.ends}
+        if alone := [host for host in self.hosts if host not in linked]:
+            raise ValueError(f"no link leads to host {', '.join(alone)}")
         return self
+
+    def _check_ends(self, link: Link) -> None:
+        name = "-".join(link.ends)
+        for end in link.ends:
+            if end not in self.hosts and end not in self.switches:
+                raise ValueError(f"link {name}: there is no node {end}")
+        if link.ends[0] == link.ends[1]:
+            raise ValueError(f"link {name}: its ends must be two nodes")
+        if not any(end in self.switches for end in link.ends):
+            raise ValueError(f"link {name}: one end must be a switch")
 
 
 def load(name: str, **changes: Any) -> Topology:

@@ -1,8 +1,9 @@
 """Compiles the switch program when it is needed, once per version of its sources.
 
-The object is kept in `$XDG_CACHE_HOME/mrc-lab` (`~/.cache/mrc-lab`) under a name made of the hash
-of sources and flags, and is put there whole, so two labs may do it at once. Where that folder
-cannot be written, it is compiled for this process alone.
+The object is kept under a name made of the hash of sources and flags, and is put there whole, so
+two labs may do it at once: root's in a folder that only root writes, since root's kernel runs it,
+and others' in `$XDG_CACHE_HOME/mrc-lab` (`~/.cache/mrc-lab`). Where that folder cannot be written,
+it is compiled for this process alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from netns.errors import LabError, LabMissing
+from netns.places import FILES, own_folder
 
 FOLDER = Path(__file__).parent
 SOURCE, HEADER = FOLDER / "switch.bpf.c", FOLDER / "switch.h"
@@ -44,17 +46,11 @@ def switch_object() -> Path:
 
     Raises:
         LabMissing: no clang, or no headers; the message names the package.
-        LabError: the source does not compile.
+        LabError: the source does not compile, or others can write root's folder.
     """
     name = f"switch-{_digest()}.o"
-    try:
-        folder = _cache_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / name).is_file():
-            _compile_into(folder, name)
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="mrc-lab-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _cache_folder()
+    if not (folder / name).is_file():
         _compile_into(folder, name)
     return folder / name
 
@@ -70,9 +66,17 @@ def compile_switch(target: Path) -> None:
     if clang is None:
         raise LabMissing("the lab needs clang to compile its switch (apt-get install clang)")
     command = [clang, *FLAGS, "-c", str(SOURCE), "-o", str(target)]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=COMPILE_SECONDS_MAX
-    )
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=COMPILE_SECONDS_MAX
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LabError(
+            f"clang was not done with {SOURCE.name} after {COMPILE_SECONDS_MAX} s;"
+            " try again when the machine has less to do"
+        ) from error
+    except OSError as error:
+        raise LabError(f"{clang} does not start: {error.strerror}") from error
     if result.returncode == 0:
         return
     for start, package in _PACKAGES.items():
@@ -97,8 +101,19 @@ def _compile_into(folder: Path, name: str) -> None:
 
 
 def _cache_folder() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "mrc-lab"
+    folder = FILES
+    if os.geteuid() != 0:
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (base if base.is_absolute() else Path.home() / ".cache") / "mrc-lab"
+    try:
+        own_folder(folder, 0o700)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass  # a file in its place, or a file system without room for it
+    folder = Path(tempfile.mkdtemp(prefix="mrc-lab-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _digest() -> str:

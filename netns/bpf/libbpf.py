@@ -21,7 +21,9 @@ LOG_LINES_SHOWN = 25
 
 _LOCKED = 4  # BPF_F_LOCK: copy the value under its spin lock.
 _LIBBPF_ERRNO_START = 4000
-_MAP_ID_OFFSET = 4  # In struct bpf_map_info, of which the kernel fills as much as is asked for.
+
+ARRAY = 2
+"""BPF_MAP_TYPE_ARRAY."""
 
 
 class BpfError(LabError):
@@ -43,6 +45,31 @@ class Loaded:
     map_fds: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class MapInfo:
+    """What the kernel says about a map."""
+
+    kind: int
+    number: int
+    """By which another process can open it."""
+    value_bytes: int
+    name: str
+
+
+class _MapInfo(ctypes.Structure):
+    """The start of `struct bpf_map_info`, of which the kernel fills as much as is asked for."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("key_size", ctypes.c_uint32),
+        ("value_size", ctypes.c_uint32),
+        ("max_entries", ctypes.c_uint32),
+        ("map_flags", ctypes.c_uint32),
+        ("name", ctypes.c_char * 16),
+    )
+
+
 def load(path: Path, program: str, maps: tuple[str, ...]) -> Loaded:
     """Load one tc program of an object file, with new maps.
 
@@ -62,28 +89,26 @@ def load(path: Path, program: str, maps: tuple[str, ...]) -> Loaded:
         if status < 0:
             said = log.value.decode(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
             raise BpfError(f"cannot load {program}", -status, "\n".join(said))
-        found = {name: _map_fd(library, handle, name) for name in maps}
+        found = [library.bpf_program__fd(chosen)]
+        found += [_map_fd(library, handle, name) for name in maps]
         # Closing the object closes its descriptors, so the caller gets copies.
-        return Loaded(
-            os.dup(library.bpf_program__fd(chosen)),
-            {name: os.dup(fd) for name, fd in found.items()},
-        )
+        program_fd, *map_fds = _duplicates(found)
+        return Loaded(program_fd, dict(zip(maps, map_fds, strict=True)))
     finally:
         library.bpf_object__close(handle)
 
 
-def map_id(fd: int) -> int:
-    """Return the number by which another process can open a map.
+def map_info(fd: int) -> MapInfo:
+    """Return what the kernel says about a map.
 
     Raises:
         BpfError: not a map.
     """
-    info = (ctypes.c_uint32 * 2)()
+    info = _MapInfo()
     length = ctypes.c_uint32(ctypes.sizeof(info))
-    _check(
-        "no id of a map", shared_library().bpf_obj_get_info_by_fd(fd, info, ctypes.byref(length))
-    )
-    return info[_MAP_ID_OFFSET // 4]
+    status = shared_library().bpf_obj_get_info_by_fd(fd, ctypes.byref(info), ctypes.byref(length))
+    _check("cannot ask about a map", status)
+    return MapInfo(info.type, info.id, info.value_size, info.name.decode(errors="replace"))
 
 
 def open_map(number: int) -> int:
@@ -176,6 +201,19 @@ def _choose(library: ctypes.CDLL, handle: int, name: str) -> int:
 
 def _map_fd(library: ctypes.CDLL, handle: int, name: str) -> int:
     return _check(f"no map {name}", library.bpf_object__find_map_fd_by_name(handle, name.encode()))
+
+
+def _duplicates(fds: list[int]) -> list[int]:
+    """Return a copy of each descriptor, or of none."""
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401  # those made so far are closed below
+        return copies
+    except OSError:
+        for fd in copies:
+            os.close(fd)
+        raise
 
 
 def _check(what: str, status: int) -> int:

@@ -59,18 +59,10 @@ struct {
 	__type(value, struct switch_state);
 } state SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct switch_peak);
-} peak SEC(".maps");
-
 /* What one pass works with: the maps' values and what the headers say. Lengths in bytes. */
 struct pass {
 	const struct switch_config *config;
 	struct switch_state *state;
-	struct switch_peak *peak;
 	__u32 transport;	 /* offset of the header behind IP */
 	__u32 ip_bytes;		 /* IP header and all behind it */
 	__u32 segment_bytes;	 /* the same of one packet on the wire: ip_bytes, but for GSO */
@@ -391,8 +383,8 @@ inline enum verdict enqueue(struct pass *p, __u32 length, __u64 random)
 	}
 	s->queue = queue + ((__u64)length << QUEUE_SHIFT);
 	s->queue_drain = c->drain;
-	if (s->queue >> QUEUE_SHIFT > p->peak->queue_bytes)
-		p->peak->queue_bytes = s->queue >> QUEUE_SHIFT;
+	if (s->queue >> QUEUE_SHIFT > s->queue_bytes_max)
+		s->queue_bytes_max = s->queue >> QUEUE_SHIFT;
 	bpf_spin_unlock(&s->lock);
 	return verdict;
 }
@@ -478,8 +470,7 @@ inline int handle(struct __sk_buff *skb, bool ingress)
 
 	p.config = bpf_map_lookup_elem(&config, &zero);
 	p.state = bpf_map_lookup_elem(&state, &zero);
-	p.peak = bpf_map_lookup_elem(&peak, &zero);
-	if (!p.config || !p.state || !p.peak)
+	if (!p.config || !p.state)
 		return TC_ACT_OK;
 	if (guard == GUARD_TRIMMED || guard == GUARD_DUPLICATE)
 		set_guard(skb, 0);

@@ -53,13 +53,12 @@ struct switch_config {
 	__u32 duplicate_ppm;
 	__u16 ev_source_port;
 	__u8 flags;
-	__u8 dscp_no_trim;
 	__u8 dscp_trimmable;
 	__u8 dscp_trimmable_retx;
 	__u8 dscp_trimmed;
 	__u8 dscp_trimmed_lasthop;
 	__u8 dscp_control;
-	__u8 reserved[3];
+	__u8 reserved[4];
 };
 
 /* Written by the program; user space writes it once, with `random`, before the program runs. */
@@ -70,6 +69,7 @@ struct switch_state {
 	__u64 queue;  /* bytes << QUEUE_SHIFT as of queue_ns */
 	__u64 queue_ns;
 	__u64 queue_drain; /* `drain` as of the last packet */
+	__u64 queue_bytes_max; /* the most that were in it */
 	__u64 packets;
 	__u64 bytes;
 	__u64 control_packets;
@@ -83,11 +83,6 @@ struct switch_state {
 	__u64 corrupted;
 	__u64 duplicated;
 	__u64 rewritten;
-};
-
-/* Raised by the program, set to 0 by user space; a map of its own, so that no write is lost. */
-struct switch_peak {
-	__u64 queue_bytes;
 };
 
 #endif

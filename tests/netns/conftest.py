@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from netns import kernel
-from netns.lab import labs, sweep
+from netns.leftovers import labs, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -25,7 +25,8 @@ def lab_name() -> Iterator[str]:
     if missing := kernel.missing():
         reason = f"the testbed needs {'; '.join(missing)}"
         (pytest.fail if "CI" in os.environ else pytest.skip)(reason)
-    name = f"t{os.getpid()}"
+    # With a letter behind it, or 12 would sweep what belongs to 123.
+    name = f"t{os.getpid()}x"
     try:
         yield name
     finally:

@@ -8,10 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from netns.lab import labs, prefix
+from netns import cli, faults, scenario, topology
+from netns.leftovers import labs
+from netns.places import prefix
+from netns.recording import Recording
+from netns.transports import Transport
 from tests.netns.conftest import ROOT, Command
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -71,6 +76,11 @@ def test_exec_returns_what_the_command_returns(mrc_lab: Command) -> None:
         (("up", "moon"), "there is no topology moon"),
         (("show",), "no lab .* is up; start one with: mrc-lab up"),
         (("run", "moon"), "there is no scenario moon"),
+        (("up", "two-path", "--name", "../x"), "'../x' is no name for a lab"),
+        (("down", "--name", "*"), "'[*]' is no name for a lab"),
+        (("exec", "a", "true", "--name", ""), "'' is no name for a lab"),
+        (("up", "two-path", "--name", "labrun"), "labrun: labs of scenarios end in 'run'"),
+        (("run", "steady", "--name", "x" * 14), f"'{'x' * 14}' is no name for a lab"),
         (("compare", "one-ev-20-percent-loss"), "there is nothing to compare"),
     ],
 )
@@ -82,7 +92,6 @@ def test_a_mistake_is_one_line_and_status_two(
     assert ran.returncode == 2
     assert ran.stdout == ""
     assert len(ran.stderr.splitlines()) == 1
-
     assert re.search(complaint, ran.stderr)
 
 
@@ -94,7 +103,10 @@ def test_a_mistake_in_a_lab_that_is_up_names_what_there_is(mrc_lab: Command) -> 
     assert "loss needs a number (percent)" in mrc_lab("fail", "a-s1", "loss").stderr
 
 
-def test_ctrl_c_in_a_scenario_leaves_nothing(lab_name: str) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_scenario_that_is_told_to_end_leaves_nothing(
+    lab_name: str, number: int, status: int
+) -> None:
     """Processes and namespaces are gone when the command is, and it says so."""
     command = [sys.executable, "-m", "netns", "run", "steady", "--name", lab_name]
     with subprocess.Popen(
@@ -102,11 +114,67 @@ def test_ctrl_c_in_a_scenario_leaves_nothing(lab_name: str) -> None:
     ) as running:
         assert running.stdout is not None
         assert "steady over mrc" in running.stdout.readline()
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         _, complaint = running.communicate(timeout=30)
-    assert running.returncode == 130
+    assert running.returncode == status
     assert "everything it made is removed" in complaint
+    assert "Traceback" not in complaint
     assert not [name for name in labs() if name.startswith(lab_name)]
+
+
+def test_a_scenario_under_way_is_not_swept_by_others(mrc_lab: Command, lab_name: str) -> None:
+    """Neither by `down` nor by another `run`; both say which process to end."""
+    command = [sys.executable, "-m", "netns", "run", "steady", "--name", lab_name]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        for other in (("down",), ("run", "steady")):
+            ran = mrc_lab(*other)
+            assert ran.returncode == 2
+            assert f"lab {lab_name}run is in use by process {running.pid}" in ran.stderr
+        assert f"{lab_name}run" in labs()
+        running.terminate()
+
+
+def test_a_device_that_is_gone_is_told_without_a_traceback(mrc_lab: Command, lab_name: str) -> None:
+    """Somebody renamed what the lab had made."""
+    mrc_lab("up", "two-path")
+    ip = ["ip", "-n", f"{prefix(lab_name)}a", "link", "set", "p0"]
+    subprocess.run([*ip, "down"], check=True)
+    subprocess.run([*ip, "name", "other"], check=True)
+    ran = mrc_lab("fail", "a-s1", "port-down")
+    assert ran.returncode == 2
+    assert "node a has lost its device p0" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_the_help_of_faults_and_topologies_is_made_of_them() -> None:
+    """What is added later is named as well."""
+    run = [sys.executable, "-m", "netns"]
+    for command, words in (("up", topology.names()), ("fail", list(faults.kinds()))):
+        text = subprocess.run([*run, command, "--help"], cwd=ROOT, capture_output=True, check=True)
+        assert all(word in text.stdout.decode() for word in words)
+
+
+def test_a_comparison_reports_what_worked(
+    lab_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel without MPTCP does not cost the run of MRC before it; the first must work."""
+    wanted = scenario.load("steady")
+    done: list[str] = []
+
+    def run(_: object, over: Transport, *__: object) -> Recording:
+        if over.name == "mptcp":
+            raise OSError("this kernel has no MPTCP")
+        done.append(over.name)
+        return cast("Recording", None)
+
+    monkeypatch.setattr("netns.runner.run", run)
+    assert len(cli.record(wanted, ["mrc", "mptcp", "tcp"], lab_name, print)) == 2
+    assert done == ["mrc", "tcp"]
+    assert "mptcp: this kernel has no MPTCP" in capsys.readouterr().err
+    with pytest.raises(OSError, match="no MPTCP"):
+        cli.record(wanted, ["mptcp"], lab_name, print)
 
 
 def test_a_killed_scenario_can_be_swept(mrc_lab: Command, lab_name: str) -> None:

@@ -48,6 +48,28 @@ def test_parallel_links_are_two_hops_of_one_route() -> None:
     assert [hop.device for hop in route.hops] == ["s2", "s2.2"]
 
 
+def test_parallel_links_are_counted_whichever_way_they_are_written() -> None:
+    """[s, t] and [t, s] join the same two nodes: each gets devices of its own."""
+    found = joined(("a", "s"), ("s", "t"), ("t", "s"), ("t", "b"))
+    assert [link.name for link in found.links] == ["a-s", "s-t", "t-s.2", "t-b"]
+    assert [end.device for _, end in found.interfaces("s")] == ["a", "t", "t.2"]
+    assert [end.device for _, end in found.interfaces("t")] == ["s", "s.2", "b"]
+
+
+def test_two_links_of_one_name_are_refused() -> None:
+    """A fault on it would be on one of them."""
+    made = topology.load("two-path").model_dump()
+    made["links"][0]["name"] = "s2-b"
+    with pytest.raises(LabError, match="two links are called s2-b"):
+        plan(Topology.model_validate(made))
+
+
+def test_switches_of_a_plane_have_as_many_links_as_there_are_nets() -> None:
+    """The 256th would be 10.100.256.1."""
+    with pytest.raises(LabError, match="link s-t: plane 0 has addresses for at most 255 links"):
+        joined(("a", "s"), *[("s", "t")] * 256, ("t", "b"))
+
+
 def test_a_leaf_reaches_the_other_leafs_hosts_over_every_spine() -> None:
     """All shortest ways, in both planes, and none through a host or a longer way."""
     found = fabric("clos")

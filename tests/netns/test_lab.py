@@ -1,21 +1,28 @@
 """Fabrics on this kernel: made, used, broken, removed, whatever happens in between."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from pyroute2 import netns as namespaces
 
 from netns import faults, topology
+from netns.delays import hop_devices
 from netns.errors import LabError
 from netns.fabric import plan
-from netns.lab import STATES, Lab, labs, prefix, processes, sweep
+from netns.lab import Lab
+from netns.leftovers import labs, processes, sweep
+from netns.places import FILES, STATES, Claim, prefix
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
+ROOT = Path(__file__).resolve().parents[2]
 UDP = [sys.executable, "-m", "tests.netns.udp_echo"]
 
 
@@ -48,12 +55,14 @@ def test_every_host_reaches_every_other_on_every_plane(lab_name: str, name: str)
 
 def test_nothing_is_left_after_down(lab_name: str) -> None:
     """No namespace, no process, no file."""
-    with lab(lab_name, "unequal"):
+    with lab(lab_name, "unequal") as up:
         assert processes(lab_name)
         assert lab_name in labs()
+        (up.folder / "large").touch()
     assert lab_name not in labs()
     assert not processes(lab_name)
     assert not list(STATES.glob(f"{lab_name}.*"))
+    assert not (FILES / lab_name).exists()
 
 
 def test_what_a_crash_left_is_swept_by_the_next_up(lab_name: str) -> None:
@@ -85,7 +94,7 @@ def test_a_lab_whose_maker_was_killed_can_be_removed(lab_name: str) -> None:
 
 def test_two_labs_stand_side_by_side(lab_name: str) -> None:
     """The same addresses in both, and one goes without the other."""
-    with lab(f"{lab_name}x", "two-path") as one, lab(f"{lab_name}y", "two-path") as two:
+    with lab(f"{lab_name}a", "two-path") as one, lab(f"{lab_name}b", "two-path") as two:
         assert reaches(one, "a", one.fabric.addresses("b")[0], "--via", "b")
         one.down()
         assert reaches(two, "a", two.fabric.addresses("b")[0], "--via", "b")
@@ -98,6 +107,57 @@ def test_processes_of_the_lab_are_ended_with_it(lab_name: str) -> None:
         assert sleeper.pid in processes(lab_name)
         up.down()
         assert sleeper.wait(timeout=10) == -signal.SIGTERM
+
+
+def test_a_lab_that_a_process_is_using_is_no_other_process_s(lab_name: str) -> None:
+    """Neither swept nor broken, whoever asks; when that process has closed it, it is free."""
+    with lab(lab_name, "two-path") as up:
+        for other in (lab(lab_name, "two-path").up, lab(lab_name, "two-path").down):
+            with pytest.raises(LabError, match=rf"in use by process {os.getpid()}: end that"):
+                other()
+        assert reaches(up, "a", up.fabric.addresses("b")[0], "--via", "b")
+        up.close()
+        with Claim(lab_name):
+            pass
+
+
+def test_a_lock_that_a_killed_process_left_is_free(lab_name: str) -> None:
+    """The kernel lets go of it; the file is no obstacle, and goes with the next who has it."""
+    code = (
+        "import os; from netns.places import Claim;"
+        f"Claim('{lab_name}').take(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert (STATES / f"{lab_name}.lock").exists()
+    with Claim(lab_name):
+        pass
+    assert not (STATES / f"{lab_name}.lock").exists()
+
+
+def test_a_lab_cannot_be_swept_from_inside(lab_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell of whoever asks would end with it."""
+    monkeypatch.setenv("MRC_LAB", lab_name)
+    with pytest.raises(LabError, match="leave its shell first"):
+        sweep(lab_name)
+
+
+def test_children_born_while_a_lab_ends_are_ended_too(lab_name: str) -> None:
+    """One that answers SIGTERM with another process gets no farther than that one."""
+    code = "trap 'sleep 60 & exit' TERM; echo ready; while :; do sleep 0.01; done"
+    environment = {**os.environ, "MRC_LAB": lab_name}
+    with subprocess.Popen(["sh", "-c", code], env=environment, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        shell.stdout.readline()
+        assert len(sweep(lab_name)) >= 2
+    assert not processes(lab_name)
+
+
+@pytest.mark.parametrize("name", ["../lab", "*", "", "lab*", "A", "x" * 14])
+def test_a_name_that_is_none_reaches_no_file(name: str) -> None:
+    """What root removes is named after it."""
+    for use in (sweep, processes, Lab.open, prefix, Claim):
+        with pytest.raises(LabError, match="no name for a lab"):
+            use(name)
 
 
 def test_a_process_of_another_lab_is_let_alone(lab_name: str) -> None:
@@ -199,28 +259,91 @@ def test_delay_is_added_once_a_direction(lab_name: str) -> None:
         assert time.monotonic() - began > 0.010
 
 
+def test_a_hop_that_dies_is_noticed(lab_name: str) -> None:
+    """While the lab is up, with what it said last; without one there is nothing to say."""
+    with lab(lab_name, "unequal") as up:
+        assert up.hop_trouble() == []
+        (hop,) = processes(lab_name)
+        os.kill(hop, signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while not up.hop_trouble() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert up.hop_trouble() == ["the hop for delays ended with status -9: ready"]
+        assert up.end_hop() == ["the hop for delays ended with status -9: ready"]
+        assert up.end_hop() == []
+
+
+def test_what_a_hop_could_not_forward_is_told_at_its_end(lab_name: str) -> None:
+    """It sends into a device that is down: refused, by the name of the link and the direction."""
+    with lab(lab_name, "unequal") as up:
+        link = up.fabric.link("s1-b")
+        index = up.index("wires", hop_devices(up.fabric, link)[1])
+        up.netlink("wires").link("set", index=index, state="down")
+        assert not reaches(up, "a", up.fabric.addresses("b")[1], "--via", "b")
+        (trouble,) = up.end_hop()
+        assert re.fullmatch(r"the hop on s1-b \(ab\) has refused \d+ frames", trouble)
+
+
+def test_the_hop_of_a_killed_run_ends_with_it(lab_name: str) -> None:
+    """A lab that is a context manager leaves no process that waits before all others."""
+    code = (
+        "import os; from netns import topology; from netns.fabric import plan;"
+        "from netns.lab import Lab;"
+        f"Lab(plan(topology.load('unequal')), '{lab_name}').__enter__(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    deadline = time.monotonic() + 5
+    while processes(lab_name) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not processes(lab_name)
+
+
+def test_a_state_that_is_broken_is_told_with_the_remedy(lab_name: str) -> None:
+    """No JSON, another topology, maps that are gone or another's; and nothing stays open."""
+    with lab(lab_name, "two-path") as up:
+        path = up.state_path(".json")
+        good = json.loads(path.read_text(encoding="utf-8"))
+        ids = list(good["ports"].values())
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for broken in (
+            "{",
+            "[]",
+            json.dumps({**good, "topology": {}}),
+            json.dumps({**good, "ports": {"x": {"config": 4_000_000_000, "state": 1}}}),
+            json.dumps({**good, "ports": {"x": ids[0], "y": dict.fromkeys(ids[0], 0)}}),
+            json.dumps({**good, "ports": {"x": {**ids[0], "config": ids[0]["state"]}}}),
+        ):
+            path.write_text(broken, encoding="utf-8")
+            with pytest.raises(LabError, match=rf"mrc-lab down --name {lab_name}"):
+                Lab.open(lab_name)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_the_kernels_no_is_told_and_nothing_stays(lab_name: str) -> None:
     """An MTU no device takes: the lab is gone again."""
     broken = lab(lab_name, "two-path")
     object.__setattr__(broken.fabric.topology, "mtu", 70_000)
-    with pytest.raises(LabError, match="Invalid argument"):
+    with pytest.raises(LabError, match=r"the kernel refused link a-s1: .*Invalid argument"):
         broken.up()
     assert lab_name not in labs()
-
-
-@pytest.mark.parametrize("name", ["", "Two", "a-b", "x" * 17])
-def test_a_name_must_fit_the_prefix(name: str) -> None:
-    """Names of namespaces are cut apart at dashes."""
-    with pytest.raises(LabError, match="no name for a lab"):
-        lab(name, "two-path")
 
 
 @pytest.mark.parametrize(
     ("kind", "how", "complaint"),
     [
         ("fire", {}, "no fault fire; there are blackhole"),
-        ("loss", {}, "loss needs a number .percent."),
-        ("loss", {"amount": 101}, r"loss on a-s1: loss_ppm = 1010000"),
+        ("loss", {}, "loss needs a number .percent. from 0 to 100; has None"),
+        ("loss", {"amount": 101}, "from 0 to 100; has 101"),
+        ("loss", {"amount": float("nan")}, "has nan"),
+        ("rate", {"amount": 0}, r"rate needs a number .Mbit/s. from 0\.1 to 100000; has 0"),
+        ("big-packets", {"amount": 0}, "from 1 to 65535; has 0"),
+        ("rate", {"amount": 1, "towards": "s1"}, "from a to s1 there is none"),
+        ("rate", {"amount": 1, "only": "data"}, "cannot be for data only"),
+        ("tail-drop", {"towards": "s1"}, "from a to s1 there is none"),
+        ("carrier-down", {"amount": 1}, "carrier-down takes no number"),
+        ("port-down", {"towards": "s1"}, "not of the direction towards s1"),
+        ("carrier-down", {"source_port": 7}, "nothing else takes one"),
+        ("ev-loss", {"amount": 1, "source_port": 0}, "0 is no UDP source port"),
         ("blackhole", {"amount": 1}, "blackhole takes no number, has 1"),
         ("corrupt", {"amount": 1, "only": "data"}, "cannot be for data only"),
         ("ev-loss", {"amount": 1}, "ev-loss needs the UDP source port"),
@@ -233,3 +356,21 @@ def test_a_fault_that_cannot_be_is_refused(
     """By its name, its number, its limits."""
     with lab(lab_name, "two-path") as up, pytest.raises(LabError, match=complaint):
         faults.fail(up, up.fabric.link("a-s1"), kind, **how)  # type: ignore[arg-type]
+
+
+def test_a_fault_does_not_widen_another(lab_name: str) -> None:
+    """A direction takes all, data or control; what would change that for a fault is refused."""
+    with lab(lab_name, "two-path") as up:
+        link = up.fabric.link("s2-b")
+        faults.fail(up, link, "blackhole", only="data", towards="b")
+        for towards in (None, "b"):
+            with pytest.raises(LabError, match="another fault there is for data"):
+                faults.fail(up, link, "loss", amount=1, towards=towards)
+        assert up.ports["s2-b>s2"].settings().loss_ppm == 0
+        faults.fail(up, link, "loss", amount=1, only="data", towards="b")
+        faults.fail(up, link, "corrupt", amount=1, towards="b")
+        assert up.ports["s2-b>b"].settings().only == "data"
+        faults.heal(up, link)
+        faults.fail(up, link, "ev-loss", amount=1, source_port=50_000)
+        with pytest.raises(LabError, match="packets of port 50000 are lost there"):
+            faults.fail(up, link, "ev-loss", amount=1, source_port=50_001)

@@ -29,30 +29,35 @@ def _forgetful() -> Iterator[None]:
     libbpf.shared_library.cache_clear()
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which objects are kept in this test, whoever runs it; not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "FILES", tmp_path / "mrc-lab")
+    return tmp_path / "mrc-lab"
+
+
 @needs_clang
 def test_it_is_compiled_once_and_kept_whole_in_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two labs at once leave one file, and nothing beside it; a third compiles nothing."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     labs = [threading.Thread(target=compiler.switch_object.__wrapped__) for _ in range(2)]
     for lab in labs:
         lab.start()
     for lab in labs:
         lab.join()
     path = compiler.switch_object()
-    assert list((tmp_path / "mrc-lab").iterdir()) == [path]
+    assert list(cache.iterdir()) == [path]
     monkeypatch.setenv("PATH", str(tmp_path))
     compiler.switch_object.cache_clear()
     assert compiler.switch_object() == path
 
 
 @needs_clang
-def test_another_source_or_flag_gets_another_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("cache")
+def test_another_source_or_flag_gets_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name is made of sources and flags, so an old object is never taken for a new one."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = compiler.switch_object()
     monkeypatch.setattr(compiler, "FLAGS", (*compiler.FLAGS, "-DOTHER=1"))
     compiler.switch_object.cache_clear()
@@ -60,26 +65,30 @@ def test_another_source_or_flag_gets_another_file(
 
 
 @needs_clang
-def test_a_cache_that_cannot_be_written_is_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_done_without(cache: Path) -> None:
     """It is compiled into a folder that lasts as long as the process."""
-    (tmp_path / "file").write_text("not a folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    cache.write_text("not a folder")
     path = compiler.switch_object()
     assert path.is_file()
-    assert tmp_path not in path.parents
+    assert cache.parent not in path.parents
+
+
+def test_an_object_that_others_could_have_written_is_not_loaded(cache: Path) -> None:
+    """Whoever writes into that folder would write into root's kernel."""
+    cache.mkdir()
+    cache.chmod(0o777)
+    with pytest.raises(LabError, match=r"is not a folder that only user .* writes"):
+        compiler.switch_object()
 
 
 def test_a_missing_compiler_is_named_with_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without clang the message says how to get it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LabMissing, match="apt-get install clang"):
         compiler.switch_object()
-    assert list((tmp_path / "mrc-lab").iterdir()) == []
+    assert list(cache.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -101,6 +110,23 @@ def test_a_missing_header_is_named_with_its_package(
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(LabMissing, match=rf"{header}.*apt-get install {package}"):
+        compiler.compile_switch(tmp_path / "out.o")
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [("#!/bin/sh\nsleep 5", "after 0.1 s; try again"), ("#!/nowhere", "clang does not start: No")],
+)
+def test_a_compiler_that_is_stuck_or_broken_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, complaint: str
+) -> None:
+    """Without a traceback, and without a second try in another folder."""
+    fake = tmp_path / "clang"
+    fake.write_text(script)
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(compiler, "COMPILE_SECONDS_MAX", 0.1)
+    with pytest.raises(LabError, match=complaint):
         compiler.compile_switch(tmp_path / "out.o")
 
 
