@@ -55,7 +55,7 @@ def fabric_of(scenario: Scenario) -> Fabric:
         fabric.planes(host)
     for fault in scenario.faults:
         for name in fault.links:
-            faults.directions(fabric.link(name), fault.towards)
+            faults.harmed(fabric, fabric.link(name), fault.kind, fault.towards)
         for node in fault.nodes:
             if node not in fabric.nodes:
                 raise LabError(f"fault {fault.kind}: there is no node {node}")
@@ -110,8 +110,7 @@ class _Run:
         except TrafficFailed as error:
             self.trouble.append(str(error))
         finally:
-            for traffic in self._all_traffic():
-                await traffic.end()
+            await asyncio.gather(*(traffic.end() for traffic in self._all_traffic()))
         return self._recording()
 
     def _all_traffic(self) -> list[Traffic]:
@@ -124,7 +123,7 @@ class _Run:
             orders = self.transport.receiver_orders(self.lab, self.scenario, host)
             self.receivers[host] = await self._start(f"receiver-{host}", host, orders)
         for traffic in self.receivers.values():
-            await _in_time(traffic, traffic.expect("ready"), READY_TIMEOUT_S)
+            await traffic.expect("ready", READY_TIMEOUT_S)
 
     async def _start_senders(self) -> None:
         """Connect them one after the other: forty interpreters at once would starve each other."""
@@ -132,7 +131,7 @@ class _Run:
             orders = self.transport.sender_orders(self.lab, self.scenario, flow)
             traffic = await self._start(f"sender-{flow.name}", flow.source, orders)
             self.senders[flow.name] = traffic
-            ports = await _in_time(traffic, traffic.expect("connected"), READY_TIMEOUT_S)
+            ports = await traffic.expect("connected", READY_TIMEOUT_S)
             self.damage.source_ports[flow.name] = json.loads(ports)
 
     async def _start(self, name: str, host: str, orders: dict[str, Any]) -> Traffic:
@@ -156,21 +155,27 @@ class _Run:
         while (now_s := self._now_s()) < self.scenario.duration_s:
             self.damage.act(now_s)
             self._read_counters()
-            for traffic in self._all_traffic():
-                if traffic.ended and traffic.complaint:
-                    raise TrafficFailed(f"{traffic.name} died: {traffic.complaint}")
+            self._see_that_all_live()
             next_s = min(self.damage.next_s, now_s + PERIOD_S)
             await asyncio.sleep(max(0.0, next_s - self._now_s()))
         self._read_counters()
+
+    def _see_that_all_live(self) -> None:
+        if trouble := self.lab.hop_trouble():
+            raise TrafficFailed("; ".join(trouble))
+        for traffic in self._all_traffic():
+            if traffic.ended and traffic.complaint:
+                raise TrafficFailed(f"{traffic.name} died: {traffic.complaint}")
 
     async def _finish(self) -> None:
         """Wait for the last messages with everything mended, then for the records."""
         await self.damage.mend_all(self._now_s())
         for traffic in self.senders.values():
-            await _in_time(traffic, traffic.finished(), DRAIN_TIMEOUT_S)
+            await traffic.finished(DRAIN_TIMEOUT_S)
         for traffic in self.receivers.values():
             traffic.close_input()
-            await _in_time(traffic, traffic.finished(), READY_TIMEOUT_S)
+            await traffic.finished(READY_TIMEOUT_S)
+        self.trouble += self.lab.end_hop()
 
     # What was seen.
 
@@ -232,22 +237,6 @@ class _Run:
             sender=sender,
             receiver=got,
         )
-
-
-async def _in_time(traffic: Traffic, work: Any, limit_s: float) -> Any:
-    """Wait for a traffic process, but not for ever.
-
-    Raises:
-        TrafficFailed: which process was waited for, and how long.
-    """
-    try:
-        async with asyncio.timeout(limit_s):
-            return await work
-    except TimeoutError as error:
-        raise TrafficFailed(
-            f"{traffic.name} did not answer or end within {limit_s:g} s; its last word: "
-            f"{traffic.complaint or 'none'}"
-        ) from error
 
 
 def _by_link(

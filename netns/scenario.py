@@ -21,12 +21,14 @@ from pydantic import AfterValidator, Field, model_validator
 
 import mrc
 from netns.errors import LabError
-from netns.faults import kinds
+from netns.faults import check, kinds
 from netns.files import read_yaml
 from netns.metrics import METRICS
 from netns.topology import Mtu, NodeName, Strict
 
 FOLDER = Path(__file__).parent / "scenarios"
+ANY_PORT = 1
+"""Stands for the port of an EV, which is known only when its flow has connected."""
 
 
 def _endpoint_settings(values: dict[str, Any]) -> dict[str, Any]:
@@ -88,6 +90,8 @@ class Fault(Strict):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
+        if (self.kind == "ev-loss") != (self.flow is not None and self.path is not None):
+            raise ValueError("flow and path say which EV ev-loss harms, and only that needs them")
         if self.kind == "reboot":
             if self.links or not self.nodes:
                 raise ValueError("reboot needs nodes and no links")
@@ -95,14 +99,26 @@ class Fault(Strict):
             raise ValueError(f"no fault {self.kind}; there are reboot, {', '.join(kinds())}")
         elif self.nodes or not self.links:
             raise ValueError(f"{self.kind} needs links and no nodes")
+        else:
+            self._check_kind()
         if self.times > 1 and (self.for_s is None or self.for_s >= self.every_s):
             raise ValueError(f"for_s = {self.for_s} s must be below every_s = {self.every_s} s")
-        if (self.kind == "ev-loss") != (self.flow is not None and self.path is not None):
-            raise ValueError("flow and path say which EV ev-loss harms, and only that needs them")
         timed = self.at_s or self.for_s is not None or self.times > 1 or self.path is not None
         if self.before_start and timed:
             raise ValueError("before_start is for the whole run: no at_s, for_s, times or path")
         return self
+
+    def _check_kind(self) -> None:
+        try:
+            check(
+                self.kind,
+                amount=self.amount,
+                towards=self.towards,
+                only=self.only,
+                source_port=None if self.path is None else ANY_PORT,
+            )
+        except LabError as error:
+            raise ValueError(str(error)) from error
 
     @property
     def leaves(self) -> float:
