@@ -100,6 +100,18 @@ def test_no_module_imports_what_its_layer_may_not_know() -> None:
     assert found == []
 
 
+def test_the_testbed_uses_the_public_interface_only() -> None:
+    """`import mrc` and the command lines: it judges the endpoint and must not know its inside."""
+    found = []
+    for path in sorted((ROOT / "netns").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        for name in imports(source, "netns"):
+            # `from mrc import x` would read as a module of its own: the lab says `import mrc`.
+            if name.partition(".")[0] == "mrc" and name != "mrc":
+                found.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert found == []
+
+
 def test_bootstrap_needs_nothing_but_the_standard_library() -> None:
     """The module that installs everything else runs before anything is installed."""
     source = (ROOT / "tools" / "bootstrap.py").read_text(encoding="utf-8")

@@ -19,12 +19,12 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 def lab_name() -> Iterator[str]:
     """A name no other run of these tests has; whatever is left of it is removed.
 
-    Where the testbed cannot run its tests are skipped with the reason, except in CI, which has all
-    it needs: there a test that did not run is a failure.
+    Tests marked `root` are skipped for anyone else. Root has what the testbed needs, or can install
+    it: there a test that did not run is a failure, unless MRC_SKIP_LAB says that it may be.
     """
     if missing := kernel.missing():
-        reason = f"the testbed needs {'; '.join(missing)}"
-        (pytest.fail if "CI" in os.environ else pytest.skip)(reason)
+        reason = f"the testbed needs {'; '.join(missing)}; MRC_SKIP_LAB=1 skips its tests"
+        (pytest.skip if "MRC_SKIP_LAB" in os.environ else pytest.fail)(reason)
     # With a letter behind it, or 12 would sweep what belongs to 123.
     name = f"t{os.getpid()}x"
     try:
