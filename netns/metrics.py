@@ -29,6 +29,10 @@ WINDOW_S = 1.0
 VICTIM = "victim"
 
 
+class NothingToGoBy(Exception):
+    """The run has no such flow or fault: the number does not exist."""
+
+
 Of = Callable[["Recording"], "float | None"]
 
 
@@ -49,7 +53,10 @@ def metric(what: str, unit: str) -> Callable[[Of], Of]:
 
     def register(function: Of) -> Of:
         def finite(run: Recording) -> float | None:
-            value = function(run)
+            try:
+                value = function(run)
+            except NothingToGoBy:
+                return None
             return value if value is not None and math.isfinite(value) else None
 
         METRICS[function.__name__] = Metric(what, unit, finite)
@@ -74,14 +81,20 @@ def fair_mbps(run: Recording, flow: FlowSeen, during: Happened | None = None) ->
     return total
 
 
-def _main(run: Recording) -> FlowSeen | None:
-    return next((flow for flow in run.flows if flow.name != VICTIM), None)
+def _main(run: Recording) -> FlowSeen:
+    """The first flow that is no victim."""
+    for flow in run.flows:
+        if flow.name != VICTIM:
+            return flow
+    raise NothingToGoBy
 
 
-def _first(run: Recording) -> Happened | None:
+def _first(run: Recording) -> Happened:
     """The first fault that was not there from the start."""
-    later = [each for each in run.happened if each.begin_s > 0]
-    return later[0] if later else None
+    for each in run.happened:
+        if each.begin_s > 0:
+            return each
+    raise NothingToGoBy
 
 
 def _fault_end_s(run: Recording, fault: Happened) -> float:
@@ -90,8 +103,8 @@ def _fault_end_s(run: Recording, fault: Happened) -> float:
 
 def _quiet(run: Recording) -> tuple[float, float]:
     """The stretch before anything breaks, without the warm-up."""
-    fault = _first(run)
-    end_s = run.duration_s if fault is None else fault.begin_s
+    begins = [each.begin_s for each in run.happened if each.begin_s > 0]
+    end_s = min(begins, default=run.duration_s)
     return run.scenario.warmup_s, max(end_s, run.scenario.warmup_s + FINE_S)
 
 
@@ -112,7 +125,7 @@ def goodput_mbps(run: Recording) -> float | None:
 def steady_percent(run: Recording) -> float | None:
     """The main flow alone."""
     flow = _main(run)
-    return None if flow is None else 100 * flow.rate_mbps(*_quiet(run)) / fair_mbps(run, flow)
+    return 100 * flow.rate_mbps(*_quiet(run)) / fair_mbps(run, flow)
 
 
 @metric("goodput of the flow that gets least, as a share of what its links carry of payload", "%")
@@ -126,8 +139,6 @@ def least_flow_percent(run: Recording) -> float | None:
 def plane_spread_percent(run: Recording) -> float | None:
     """By the bytes that reached the receiver before any fault."""
     flow = _main(run)
-    if flow is None:
-        return None
     begin_s, end_s = _quiet(run)
     carried = [
         bins[0] for bins in run.plane_bins(flow.target, end_s - begin_s, begin_s, end_s).values()
@@ -139,8 +150,6 @@ def plane_spread_percent(run: Recording) -> float | None:
 def during_fair_percent(run: Recording) -> float | None:
     """From the moment it begins."""
     flow, fault = _main(run), _first(run)
-    if flow is None or fault is None:
-        return None
     rate = flow.rate_mbps(fault.begin_s, _fault_end_s(run, fault))
     return 100 * rate / fair_mbps(run, flow, fault)
 
@@ -149,8 +158,6 @@ def during_fair_percent(run: Recording) -> float | None:
 def during_percent(run: Recording) -> float | None:
     """From the moment it begins."""
     flow, fault = _main(run), _first(run)
-    if flow is None or fault is None:
-        return None
     rate = flow.rate_mbps(fault.begin_s, _fault_end_s(run, fault))
     return _percent(rate, flow.rate_mbps(*_quiet(run)))
 
@@ -159,8 +166,6 @@ def during_percent(run: Recording) -> float | None:
 def adapted_percent(run: Recording) -> float | None:
     """When paths that are harmed had time to leave."""
     flow, fault = _main(run), _first(run)
-    if flow is None or fault is None:
-        return None
     rate = flow.rate_mbps(fault.begin_s + ADAPTED_S, _fault_end_s(run, fault))
     return _percent(rate, flow.rate_mbps(*_quiet(run)))
 
@@ -169,8 +174,6 @@ def adapted_percent(run: Recording) -> float | None:
 def spared_planes_percent(run: Recording) -> float | None:
     """More than 100: the harmed planes help."""
     flow, fault = _main(run), _first(run)
-    if flow is None or fault is None:
-        return None
     planes = run.fabric.planes(flow.source)
     spared = sum(link.rate_mbps for link in planes if link.plane not in fault.planes)
     share = spared / sum(link.rate_mbps for link in planes)
@@ -185,8 +188,6 @@ def spared_planes_percent(run: Recording) -> float | None:
 def gap_ms(run: Recording) -> float | None:
     """Up to the end of the fault."""
     flow, fault = _main(run), _first(run)
-    if flow is None or fault is None:
-        return None
     bins = flow.bins(FINE_S, fault.begin_s, _fault_end_s(run, fault))
     half = fair_mbps(run, flow, fault) * 1e6 / 8 * FINE_S / 2
     return longest(bins < half) * FINE_S * 1e3
@@ -196,8 +197,6 @@ def gap_ms(run: Recording) -> float | None:
 def settle_ms(run: Recording) -> float | None:
     """Bursts of what was held back count at line rate at most."""
     flow, fault = _main(run), _first(run)
-    if flow is None or fault is None:
-        return None
     bins = flow.bins(FINE_S, fault.begin_s, _fault_end_s(run, fault))
     line = fair_mbps(run, flow, fault) * 1e6 / 8 * FINE_S
     first = _first_stretch(np.minimum(bins, line), round(SETTLED_S / FINE_S), 0.9 * line)
@@ -208,7 +207,7 @@ def settle_ms(run: Recording) -> float | None:
 def plane_back_ms(run: Recording) -> float | None:
     """By the bytes that come out of the plane's last hop."""
     flow, fault = _main(run), _first(run)
-    if flow is None or fault is None or fault.end_s is None or not fault.planes:
+    if fault.end_s is None or not fault.planes:
         return None
     plane = fault.planes[0]
     link = run.fabric.planes(flow.target)[plane]
@@ -263,8 +262,6 @@ def _bad_since(flow: FlowSeen, begin_s: float, paths: set[int]) -> dict[int, flo
 def withdrawn_ms(run: Recording) -> float | None:
     """The first one."""
     flow, fault = _main(run), _first(run)
-    if flow is None or fault is None:
-        return None
     found = _bad_since(flow, fault.begin_s, harmed_paths(flow, fault))
     return 1e3 * (min(found.values()) - fault.begin_s) if found else None
 
@@ -274,7 +271,7 @@ def found_bad_ms(run: Recording) -> float | None:
     """None while one of them is still in use at the end."""
     flow = _main(run)
     before = [each for each in run.happened if each.begin_s <= 0]
-    if flow is None or not before:
+    if not before:
         return None
     harmed = {p for each in before for p in harmed_paths(flow, each)}
     used = {p for p in harmed if flow.paths[p]["sent"]}
@@ -288,7 +285,7 @@ def found_bad_ms(run: Recording) -> float | None:
 def healthy_blamed(run: Recording) -> float | None:
     """Those that were taken back as spurious count as well."""
     flow = _main(run)
-    if flow is None or not flow.paths:
+    if not flow.paths:
         return None
     harmed = {p for each in run.happened for p in harmed_paths(flow, each)}
     return float(sum(c["after"] == "assumed_bad" and c["path"] not in harmed for c in flow.changes))

@@ -169,7 +169,7 @@ class PathSet:
                 yield path
 
     def _not_busy(self, avoid: int) -> list[Path]:
-        """Return what can be sent on at all, best first: any state is better than standing still."""
+        """Return what can be sent on at all, best first: any state beats standing still."""
         able = [path for path in self._rotation if not path.busy]
         return sorted(able, key=lambda path: (path.state not in _USABLE, path.index == avoid))
 
