@@ -266,6 +266,21 @@ def withdrawn_ms(run: Recording) -> float | None:
     return 1e3 * (min(found.values()) - fault.begin_s) if found else None
 
 
+@metric("from healing to the return of a path that was harmed, the first one", "ms")
+def recovered_ms(run: Recording) -> float | None:
+    """By a probe that was answered."""
+    flow, fault = _main(run), _first(run)
+    harmed = harmed_paths(flow, fault)
+    if fault.end_s is None:
+        return None
+    back_s = [
+        change["at_s"]
+        for change in flow.changes
+        if change["after"] == "good" and change["path"] in harmed and change["at_s"] >= fault.end_s
+    ]
+    return 1e3 * (min(back_s) - fault.end_s) if back_s else None
+
+
 @metric("from the start to the withdrawal of the last active path that was dead before", "ms")
 def found_bad_ms(run: Recording) -> float | None:
     """None while one of them is still in use at the end."""

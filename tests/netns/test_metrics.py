@@ -97,6 +97,15 @@ def test_only_paths_that_no_fault_harms_are_healthy() -> None:
     assert measure("withdrawn_ms", run) == pytest.approx(10)
 
 
+def test_a_path_is_back_with_the_first_good_after_healing() -> None:
+    """One that came back while the plane was silent, by a verdict undone, does not count."""
+    changes = [change(2.01, 0), change(2.5, 0, "good"), change(2.6, 0), change(5.02, 0, "good")]
+    run = recording([flow([], paths=[path(2)], changes=changes)], [blackhole()])
+    assert measure("recovered_ms", run) == pytest.approx(20)
+    never = recording([flow([], paths=[path(2)], changes=changes[:3])], [blackhole()])
+    assert measure("recovered_ms", never) is None
+
+
 def test_paths_dead_before_the_start_must_all_be_found() -> None:
     """The time of the last one; one that is still in use makes it no number."""
     dead = blackhole(begin_s=-1.0, end_s=None)
