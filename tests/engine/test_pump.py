@@ -5,6 +5,7 @@ import socket
 import pytest
 
 import mrc
+from mrc.proto.runs import ReceivedRun, RunToSend
 from tests.engine.conftest import turns
 
 
@@ -19,12 +20,17 @@ async def test_answers_wait_until_every_readable_port_was_read(
             endpoint.engine.port_for(host, 1)
         await turns(3)
         receive, transmit = protocol.receive, protocol.transmit
-        monkeypatch.setattr(
-            protocol, "receive", lambda *run: (done.append("read"), receive(*run))[1]
-        )
-        monkeypatch.setattr(
-            protocol, "transmit", lambda now: (done.append("answer"), transmit(now))[1]
-        )
+
+        def noted_receive(run: ReceivedRun, now_ns: int) -> None:
+            done.append("read")
+            receive(run, now_ns)
+
+        def noted_transmit(now_ns: int) -> RunToSend | None:
+            done.append("answer")
+            return transmit(now_ns)
+
+        monkeypatch.setattr(protocol, "receive", noted_receive)
+        monkeypatch.setattr(protocol, "transmit", noted_transmit)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for port in protocol.ports:
                 sender.sendto(b"x", (port.host, port.udp_port))
