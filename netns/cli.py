@@ -37,7 +37,7 @@ EXAMPLES = """
 \b
 Examples:
   mrc-lab up four-plane
-  mrc-lab exec a -- ping -c 1 10.2.2.1
+  mrc-lab exec a -- ip -brief address
   mrc-lab fail s2-b loss --amount 1 --towards b
   mrc-lab heal s2-b
   mrc-lab show
@@ -49,6 +49,13 @@ Exit codes: 0 done, and all a scenario must keep was kept; 1 a scenario failed; 
 machine lacks something; `exec` returns what its command does; 130 Ctrl-C; 143 SIGTERM.
 """
 
+report_option = click.option(
+    "--report",
+    "folder",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Leave report.json, report.png and report.html in DIR/SCENARIO. Default: no report.",
+)
 name_option = click.option(
     "--name", default="lab", show_default=True, help="Of the lab; two stand side by side."
 )
@@ -139,8 +146,10 @@ def _replace_process(name: str, host: str, command: list[str]) -> None:
 @name_option
 def fail(link: str, kind: str, name: str, **how: Any) -> None:
     """Break LINK; what was broken before stays so."""
+    kernel.require()
     with Claim(name), closing(Lab.open(name)) as lab:
         faults.fail(lab, lab.fabric.link(link), kind, **how)
+        _print_broken(faults.in_force(lab))
 
 
 @cli.command()
@@ -148,26 +157,40 @@ def fail(link: str, kind: str, name: str, **how: Any) -> None:
 @name_option
 def heal(link: str, name: str) -> None:
     """Give LINK back all that its topology says."""
+    kernel.require()
     with Claim(name), closing(Lab.open(name)) as lab:
         faults.heal(lab, lab.fabric.link(link))
+        _print_broken(faults.in_force(lab))
+
+
+def _print_broken(broken: dict[str, str]) -> None:
+    """Say what is in force on every direction of a link that is not as its topology says."""
+    for key, what in broken.items():
+        click.echo(f"  {key}: {what}")
+    if not broken:
+        click.echo("  every link is as its topology says")
 
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Default: tables.")
 @name_option
 def show(as_json: bool, name: str) -> None:
-    """Show the nodes of a lab, and what every direction of every link has done."""
+    """Show the hosts of a lab, what is broken, and what every direction of every link has done."""
+    kernel.require()
     with closing(Lab.open(name)) as lab:
         hosts = {host: lab.fabric.addresses(host) for host in lab.fabric.topology.hosts}
         links = {key: asdict(port.counters()) for key, port in lab.ports.items()}
         settings = {key: asdict(port.settings()) for key, port in lab.ports.items()}
+        broken = faults.in_force(lab)
     if as_json:
-        document = {"name": name, "hosts": hosts, "links": links, "settings": settings}
+        counted = {"links": links, "settings": settings, "broken": broken}
+        document = {"name": name, "mtu": lab.fabric.mtu, "hosts": hosts, **counted}
         click.echo(json.dumps(document, indent=1))
         return
-    click.echo(f"{lab.fabric.topology.title} ({name})")
+    click.echo(f"{lab.fabric.topology.title} ({name}, MTU {lab.fabric.mtu})")
     for host, addresses in hosts.items():
         click.echo(f"  {host}: {' '.join(addresses)}")
+    _print_broken(broken)
     Console(width=None if sys.stdout.isatty() else 160).print(_links_table(links))
 
 
@@ -189,7 +212,7 @@ def _links_table(links: dict[str, dict[str, int]]) -> Table:
 
 @cli.command("run")
 @click.argument("names", metavar="SCENARIO...", nargs=-1)
-@click.option("--report", "folder", type=click.Path(file_okay=False, path_type=Path))
+@report_option
 @click.option(
     "--transport", type=click.Choice(["mrc", "mptcp", "tcp"]), default="mrc", show_default=True
 )
@@ -221,14 +244,13 @@ def run_scenarios(
 
 @cli.command()
 @click.argument("scenario")
-@click.option("--report", "folder", type=click.Path(file_okay=False, path_type=Path))
+@report_option
 @click.option("-q", "--quiet", is_flag=True, help="Print verdicts only.")
 @name_option
 def compare(scenario: str, folder: Path | None, quiet: bool, name: str) -> None:
     """Run SCENARIO over MRC, kernel MPTCP and kernel TCP, and put them in one report."""
-    wanted = load_scenario(scenario)
-    if not wanted.compare:
-        raise LabError(f"{scenario} harms what only MRC has; there is nothing to compare")
+    if not load_scenario(scenario).compare:
+        raise LabError(f"{scenario} is about what only MRC has; there is nothing to compare")
     passed = _run_one(scenario, ["mrc", "mptcp", "tcp"], folder, free_name(name) + RUN, quiet)
     sys.exit(0 if passed else EXIT_FAILED)
 
@@ -237,13 +259,16 @@ def _run_one(
     scenario: str, transports: list[str], folder: Path | None, lab_name: str, quiet: bool
 ) -> bool:
     """Run a scenario over each transport, print the numbers, leave the report."""
+    wanted = load_scenario(scenario)
+    kernel.require()
+    if folder is not None:
+        (folder / wanted.name).mkdir(parents=True, exist_ok=True)
     # What draws takes a second to import, which `show` need not wait for.
     from netns import report  # noqa: PLC0415
 
     say: Callable[[str], None] = (
         (lambda _: None) if quiet else (lambda line: click.echo(f"  {line}"))
     )
-    wanted = load_scenario(scenario)
     recordings = record(wanted, transports, lab_name, say)
     made = report.build(wanted, recordings)
     click.echo(f"{wanted.name}: {'passed' if made['passed'] else 'FAILED'}")

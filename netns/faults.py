@@ -7,7 +7,7 @@ Healing a link gives it back all that its topology says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from netns.errors import LabError
@@ -253,3 +253,19 @@ def switch_down(lab: Lab, node: str) -> None:
 def switch_up(lab: Lab, node: str) -> None:
     """Bring a node back with all its devices and routes."""
     lab.connect_node(node)
+
+
+def in_force(lab: Lab) -> dict[str, str]:
+    """Return, for each direction of a link that is not as its topology says, what differs."""
+    found: dict[str, str] = {}
+    for link in lab.fabric.links:
+        for start in link.ends:
+            key = lab.direction(link, start)
+            usual = asdict(usual_settings(lab.fabric, link, start))
+            now = asdict(lab.ports[key].settings())
+            words = [f"{name} = {now[name]}" for name in now if now[name] != usual[name]]
+            if not lab.is_connected(start):
+                words.append(f"device {start.device} of {start.node} is down")
+            if words:
+                found[key] = ", ".join(words)
+    return found

@@ -145,6 +145,8 @@ class Recording:
     """By direction and name of the counter, one number a reading."""
     trouble: list[str] = field(default_factory=list)
     """What went wrong with the run itself."""
+    busy_percent: float = 0.0
+    """What others took of the processors just before it."""
 
     @property
     def duration_s(self) -> float:

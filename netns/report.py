@@ -98,6 +98,7 @@ def _run(run: Recording) -> dict[str, Any]:
         "flows": [_flow(run, each) for each in run.flows],
         "links": [_link(run, name) for name in run.link_counters],
         "trouble": run.trouble,
+        "busy_percent_before": round(run.busy_percent, 1),
     }
 
 

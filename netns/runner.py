@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
@@ -35,6 +37,9 @@ PERIOD_S = 0.01
 """Between two readings of the links' counters."""
 COUNTER_NAMES = tuple(LinkCounters.__slots__)
 _numbers = attrgetter(*COUNTER_NAMES)
+
+BUSY_PERCENT_MAX = 15
+"""Of all processors, taken by others, above which what is measured is the machine."""
 
 Say = Callable[[str], None]
 
@@ -79,14 +84,38 @@ def run(scenario: Scenario, transport: Transport, lab_name: str, say: Say) -> Re
             f"{scenario.name} is about what only MRC has; {transport.name} cannot run it"
         )
     fabric = fabric_of(scenario)
+    busy = busy_percent()
+    if busy > BUSY_PERCENT_MAX:
+        say(f"other programs take {busy:.0f} % of the processors: numbers will show that")
     with Lab(fabric, lab_name) as lab, Damage(scenario, lab, say) as damage:
         transport.prepare(lab, scenario)
-        return asyncio.run(_Run(scenario, transport, lab, damage, say).run())
+        return asyncio.run(_Run(scenario, transport, lab, damage, say, busy).run())
+
+
+def busy_percent(over_s: float = 0.2) -> float:
+    """Return how much of the processors is in use just now."""
+    before = _processor_ticks()
+    time.sleep(over_s)
+    total, idle = (now - then for now, then in zip(_processor_ticks(), before, strict=True))
+    return 100 * (1 - idle / total) if total else 0.0
+
+
+def _processor_ticks() -> tuple[int, int]:
+    """Return all ticks of the processors so far, and those spent idle (proc_stat(5))."""
+    first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]
+    ticks = [int(word) for word in first.split()[1:]]
+    return sum(ticks[:8]), ticks[3] + ticks[4]
 
 
 class _Run:
     def __init__(
-        self, scenario: Scenario, transport: Transport, lab: Lab, damage: Damage, say: Say
+        self,
+        scenario: Scenario,
+        transport: Transport,
+        lab: Lab,
+        damage: Damage,
+        say: Say,
+        busy: float,
     ) -> None:
         self.scenario = scenario
         self.transport = transport
@@ -94,6 +123,7 @@ class _Run:
         self.damage = damage
         self.say = say
         self.zero_ns = 0
+        self.busy_percent = busy
         self.trouble: list[str] = []
         self.receivers: dict[str, Traffic] = {}
         self.senders: dict[str, Traffic] = {}
@@ -212,6 +242,7 @@ class _Run:
             (np.array([at for at, _ in self.readings], np.float64) - self.zero_ns) / 1e9,
             links,
             [*self.trouble, *self.damage.trouble],
+            self.busy_percent,
         )
 
     def _carried(self, flow: Flow, links: Mapping[str, Mapping[str, Any]]) -> list[list[float]]:

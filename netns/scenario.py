@@ -191,6 +191,8 @@ class Scenario(Strict):
         targets = {flow.target for flow in self.flows}
         if self.traffic == "file" and (self.compare or len(targets) < len(self.flows)):
             raise ValueError("files go to one host each, and only MRC sends them: compare: false")
+        if loops := [flow.name for flow in self.flows if flow.source == flow.target]:
+            raise ValueError(f"flow {loops[0]} crosses no link: it goes from a host to itself")
         names = [flow.name for flow in self.flows]
         if len(set(names)) < len(names):
             raise ValueError("two flows have one name")
@@ -227,7 +229,11 @@ def load(name: str, **changes: Any) -> Scenario:
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise LabError(f"there is no scenario {name}; there are {', '.join(names())}")
-    return read_yaml(path, Scenario, {"name": path.stem, **changes})
+    story = read_yaml(path, Scenario, {"name": path.stem, **changes})
+    if story.topology.endswith((".yaml", ".yml")):
+        # Beside the scenario, wherever it is run from.
+        return story.model_copy(update={"topology": str(path.parent / story.topology)})
+    return story
 
 
 def names() -> list[str]:

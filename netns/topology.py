@@ -56,11 +56,11 @@ class Queue(Strict):
 
     tail_drop_kib: Kib = 512
     """Data beyond this is dropped."""
-    trim_kib: Kib = 0
+    trim_kib: Kib = 384
     """Data beyond this is cut to its headers; 0: never, it is dropped at the tail."""
-    ecn_min_kib: Kib = 0
+    ecn_min_kib: Kib = 96
     """Marking begins here; both 0: no marks."""
-    ecn_max_kib: Kib = 0
+    ecn_max_kib: Kib = 256
     """Every packet is marked from here on."""
     last_hop_marks: bool = True
     """Whether a port that leads to a host marks as well."""
@@ -160,7 +160,9 @@ def load(name: str, **changes: Any) -> Topology:
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.is_file():
-        raise LabError(f"there is no topology {name}; there are {', '.join(names())}")
+        raise LabError(
+            f"there is no topology {name}; there are {', '.join(names())}, and any .yaml file"
+        )
     return read_yaml(path, Topology, changes)
 
 

@@ -56,6 +56,7 @@ def test_what_ships_fits_its_fabric(name: str) -> None:
         (("at_s: 2", "at_s: 2, for_s: 2, times: 3"), "for_s = 2.0 s must be below every_s = 1"),
         (("kind: blackhole", "kind: ev-loss, amount: 5"), "flow and path say which EV"),
         (("name: main", "name: Main"), r"flows\.0\.name"),
+        (("to: b", "to: a"), "flow main crosses no link"),
         (("title: A story", "title: A story\nwarmup_s: 9"), "warmup_s = 9.0 leaves nothing of 8"),
     ],
 )
@@ -80,6 +81,15 @@ def test_what_the_fabric_lacks_is_named(
     """A scenario and its topology are checked against each other before anything is built."""
     with pytest.raises(LabError, match=complaint):
         fabric_of(load(tmp_path, GOOD.replace(*change)))
+
+
+def test_a_topology_of_ones_own_lies_beside_the_scenario(tmp_path: Path) -> None:
+    """Wherever the command is run."""
+    (tmp_path / "net.yaml").write_text(
+        "title: t\nhosts: [a, b]\nswitches: [s]\nlinks: [[a, s], [s, b]]\n", encoding="utf-8"
+    )
+    text = GOOD.replace("topology: four-plane", "topology: net.yaml").replace("a-s2", "a-s")
+    assert fabric_of(load(tmp_path, text)).topology.title == "t"
 
 
 def test_a_fault_that_repeats_has_a_span_each_time() -> None:
