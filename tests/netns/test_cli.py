@@ -8,8 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO
-from typing import cast
+from typing import IO, cast
 
 import pytest
 
