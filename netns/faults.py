@@ -64,7 +64,7 @@ KINDS: dict[str, Kind] = {
         most=65_535,
         change=lambda size: {"packet_bytes_max": round(size)},
     ),
-    "corrupt": _share("a byte is flipped, UDP checksum mended", "corrupt_ppm"),
+    "corrupt": _share("a bit is flipped, UDP checksum mended", "corrupt_ppm"),
     "duplicate": _share("packets arrive twice", "duplicate_ppm"),
     "rewrite-ports": Kind(
         what="a middlebox changes UDP source ports",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,12 +37,7 @@ def missing() -> list[str]:
         ctypes.CDLL(LIBBPF)
     except OSError:
         lacks.append(f"{LIBBPF} (apt-get install libbpf1)")
-    libc = ctypes.CDLL(None, use_errno=True)
-    trial = threading.Thread(target=lambda: results.append(libc.unshare(CLONE_NEWNET)))
-    results: list[int] = []
-    trial.start()
-    trial.join()
-    if results != [0]:
+    if in_thread(lambda: ctypes.CDLL(None).unshare(CLONE_NEWNET)) != 0:
         lacks.append("the right to make network namespaces (CAP_SYS_ADMIN in a container)")
     return lacks
 
@@ -58,28 +53,24 @@ def require() -> None:
         raise LabMissing(f"the lab needs {'; '.join(lacks)}")
 
 
+def in_thread(function: Callable[[], T]) -> T:
+    """Call a function in a thread made for it: what it changes about its thread ends with it."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
+
+
 def in_namespace(namespace: str, function: Callable[[], T]) -> T:
-    """Call a function inside a network namespace, in a thread made for it: nothing stays changed.
+    """Call a function inside a network namespace; nothing stays changed.
 
     Raises:
         OSError: there is no such namespace; and whatever the function raises.
     """
-    results: list[T] = []
-    errors: list[BaseException] = []
 
-    def enter() -> None:
-        try:
-            _set_namespace(NAMESPACES / namespace)
-            results.append(function())
-        except BaseException as error:  # noqa: BLE001  # handed on to the caller
-            errors.append(error)
+    def enter() -> T:
+        _set_namespace(NAMESPACES / namespace)
+        return function()
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return in_thread(enter)
 
 
 def _set_namespace(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyroute2 import NetNS
 
 from netns.fabric import Fabric, FabricLink, Interface
-from netns.switch import LinkSettings, SwitchPort
+from netns.switch import CLASS_CONTROL, CLASS_DATA, LinkSettings, SwitchPort
 
 if TYPE_CHECKING:
     from netns.lab import Lab
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 ETHERNET_BYTES = 14
 CLSACT_INGRESS, CLSACT_EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
 ROOT = 0xFFFFFFFF
-ROOT_CLASS, CONTROL_CLASS, DATA_CLASS = 0x10001, 0x10010, 0x10020
+ROOT_CLASS = 0x10001
 CONTROL_SHARE = 0.1
 """Of the rate that is the control class's own; what it needs beyond that it takes before data."""
 BURST_PACKETS = 8
+"""Sent at once when the timer was late; with 2, busy processors cost a tenth of the rate."""
 QUEUE_PACKETS = 10_000
 """Of the kernel's queue behind ours: never full, so that what is dropped is dropped and counted by
 the switch program."""
@@ -90,7 +91,7 @@ def _has_clsact(socket: NetNS, index: int) -> bool:
 def _shape(socket: NetNS, index: int, rate_mbps: float, mtu: int) -> None:
     socket.tc("add", "htb", index, "1:", parent=ROOT, default=0x20)
     _classes(socket, index, "add", rate_mbps, mtu)
-    for handle, parent in ((0x100000, CONTROL_CLASS), (0x200000, DATA_CLASS)):
+    for handle, parent in ((0x100000, CLASS_CONTROL), (0x200000, CLASS_DATA)):
         socket.tc("add", "pfifo", index, handle, parent=parent, limit=QUEUE_PACKETS)
 
 
@@ -102,8 +103,8 @@ def _classes(socket: NetNS, index: int, what: str, rate_mbps: float, mtu: int) -
     own = round(rate * CONTROL_SHARE)
     for handle, parent, least, priority in (
         (ROOT_CLASS, 0x10000, rate, 0),
-        (CONTROL_CLASS, ROOT_CLASS, own, 0),
-        (DATA_CLASS, ROOT_CLASS, rate - own, 1),
+        (CLASS_CONTROL, ROOT_CLASS, own, 0),
+        (CLASS_DATA, ROOT_CLASS, rate - own, 1),
     ):
         socket.tc(
             f"{what}-class",

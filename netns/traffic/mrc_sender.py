@@ -2,7 +2,8 @@
 
 Orders: name, url, planes (own addresses), config (fields of `mrc.Config`), message_bytes, depth
 (messages under way), start_s, stop_s, record (path), period_ms, pause_ms (between messages). When
-connected it says so, with the source ports of its paths, and waits for the moment that is zero.
+connected it says so, with the source ports of its paths, and waits for the moment that is zero;
+when its first message is complete it says `moving`.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ class _Flow:
                 data, offset = self.expected.message(number), number % self.slots * size
                 await self.qp.write_imm(data, remote, offset, imm=number & 0xFFFFFFFF)
                 self.completions.append((began_ns, monotonic_ns()))
+                if len(self.completions) == 1:
+                    say("moving")
                 if self.told["pause_ms"]:
                     await asyncio.sleep(self.told["pause_ms"] / 1e3)
 

@@ -181,6 +181,8 @@ class _Outgoing:
                 now_ns = monotonic_ns()
                 for _ in got:
                     self.completions.append((self.began[len(self.completions)], now_ns))
+                    if len(self.completions) == 1:
+                        say("moving")
                     self._room.release()
         except OSError as trouble:
             error = str(trouble)

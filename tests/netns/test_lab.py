@@ -77,12 +77,13 @@ def test_what_a_crash_left_is_swept_by_the_next_up(lab_name: str) -> None:
 def test_a_lab_whose_maker_was_killed_can_be_removed(lab_name: str) -> None:
     """`down` needs neither the process nor its state file."""
     code = (
-        "import time, sys; from netns import topology; from netns.fabric import plan;"
+        "import sys; from netns import topology; from netns.fabric import plan;"
         "from netns.lab import Lab;"
         f"Lab(plan(topology.load('unequal')), '{lab_name}').up(); print('up', flush=True);"
-        "time.sleep(60)"
+        "sys.stdin.read()"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as maker:
+    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as maker:
         assert maker.stdout is not None
         assert maker.stdout.readline() == "up\n"
         maker.kill()

@@ -15,10 +15,12 @@ from netns.processes import COMPLAINT_BYTES, LINE_BYTES_MAX, Traffic, TrafficFai
 Start = Callable[[str], Awaitable[Traffic]]
 
 STUBBORN = (
-    "import signal, sys, time\n"
+    "import signal\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     "print('ready', flush=True)\n"
-    "time.sleep(60)"
+    # Deaf to SIGTERM and to a closed input; the alarm is for the case that the test is not there.
+    "signal.alarm(60)\n"
+    "signal.pause()"
 )
 
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic_ns
@@ -290,7 +289,7 @@ def test_a_sender_that_is_ended_leaves_a_record(
     sender = run(orders.modules[1], {**orders.send, "stop_s": 60})
     heard(sender, "connected")
     begin(sender)
-    time.sleep(0.1)
+    heard(sender, "moving")
     close_input(sender) if how == "input" else sender.send_signal(signal.SIGTERM)
     assert ended(sender) == 143
     assert orders.record("send")["completions_ns"]

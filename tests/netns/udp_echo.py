@@ -7,16 +7,14 @@ the name of our own. Exit status 0 when every flow was answered.
 """
 
 import argparse
-import ctypes
-import os
 import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
+
+from netns.kernel import in_namespace
 
 UDP_SEGMENT, SOL_UDP = 103, 17
-CLONE_NEWNET = 0x40000000
 
 
 def main() -> int:
@@ -30,33 +28,18 @@ def main() -> int:
     parser.add_argument("--wait-ms", type=int, default=400)
     told = parser.parse_args()
     family = socket.AF_INET6 if ":" in told.address else socket.AF_INET
-    echo = _socket_in(_namespace_of(told.via), family)
+    echo = in_namespace(_namespace_of(told.via), lambda: socket.socket(family, socket.SOCK_DGRAM))
     echo.bind((told.address, 0))
     port = echo.getsockname()[1]
     threading.Thread(target=_answer, args=(echo,), daemon=True).start()
     return 0 if all(_ask(family, told, port) for _ in range(told.flows)) else 1
 
 
-def _namespace_of(host: str) -> Path:
+def _namespace_of(host: str) -> str:
     own = subprocess.run(
         ["ip", "netns", "identify"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    return Path("/run/netns") / f"{own.rpartition('-')[0]}-{host}"
-
-
-def _socket_in(namespace: Path, family: int) -> socket.socket:
-    made: list[socket.socket] = []
-
-    def make() -> None:
-        descriptor = os.open(namespace, os.O_RDONLY)
-        if ctypes.CDLL(None).setns(descriptor, CLONE_NEWNET) == 0:
-            made.append(socket.socket(family, socket.SOCK_DGRAM))
-        os.close(descriptor)
-
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    return made[0]
+    return f"{own.rpartition('-')[0]}-{host}"
 
 
 def _answer(echo: socket.socket) -> None:

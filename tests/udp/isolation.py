@@ -7,8 +7,8 @@ import ctypes
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
@@ -20,23 +20,13 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 def _in_thread(prepare: Callable[[], None], function: Callable[[], T]) -> T:
-    results: list[T] = []
-    errors: list[BaseException] = []
+    def run() -> T:
+        prepare()
+        return function()
 
-    def run() -> None:
-        try:
-            prepare()
-            results.append(function())
-        # pytest's skips and failures are no Exceptions, and belong to the test as well.
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    # pytest's skips and failures are no Exceptions, and come back as well.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
 
 
 def unprivileged(function: Callable[[], T]) -> T:
