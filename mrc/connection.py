@@ -127,7 +127,7 @@ class Connection:
         evs = evs_per_plane(endpoint.config, len(planes))
         for port in ports:
             self._engine.port_for(port.host, evs)
-        peer = endpoint.add_peer(planes, remote.endpoint_tag)
+        peer = endpoint.add_peer(planes)
         peer.identity = identity
         return peer
 

@@ -1,8 +1,11 @@
 """From datagrams to queue pairs: every check that comes before a packet is believed.
 
-The order is fixed: length before field, iCRC before meaning, queue pair before PSN, window before
-bitmap, key and bounds before any byte is placed. What fails is dropped and counted by reason;
-feedback for a queue pair that has sent nothing yet is ignored.
+The order is fixed: length before field, iCRC before meaning, queue pair before seal, seal before
+PSN, window before bitmap, key and bounds before any byte is placed. What fails is dropped and
+counted by reason; feedback for a queue pair that has sent nothing yet is ignored.
+
+Of a queue pair with a seal, a packet that does not open changes nothing. The exception is a trimmed
+one, which cannot open: it is answered with a request to send it again, and that is all.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mrc.proto.peer import Peer
 from mrc.proto.qp import CAN_RECEIVE, QpState, QueuePair
 from mrc.proto.requestor import Requestor
 from mrc.proto.responder import Arrival, DataHeader
@@ -30,10 +32,12 @@ from mrc.wire.control import (
     Probe,
     Sack,
 )
-from mrc.wire.fields import IMMEDIATE_OPCODES, WRITE_OPCODES, BadPacket, Opcode
+from mrc.wire.fields import IMMEDIATE_OPCODES, WRITE_OPCODES, BadPacket, Buffer, Opcode
 from mrc.wire.icrc import ICRC_BYTES, Address, check_icrc_untrusted, flow_seed
 from mrc.wire.runs import (
     OVERHEAD_BYTES,
+    SEAL_BYTES,
+    U8,
     WORD_BTH,
     WORD_DQP,
     WORD_LENGTH,
@@ -45,6 +49,7 @@ from mrc.wire.runs import (
     SegmentViews,
     split_runs,
 )
+from mrc.wire.seal import Replayed, Unauthentic
 from mrc.wire.writes import Write
 
 if TYPE_CHECKING:
@@ -86,12 +91,11 @@ class Dispatcher:
         if (
             whole
             and not size % 4
-            and size > OVERHEAD_BYTES
             and run.buffer.bytes[0] in _RUN_OPCODES
             and run.buffer.bytes[8] & (FLAG_TS >> 24)
             and run.tos >> 2 not in self._trimmed
+            and (views := self._views_untrusted(run)) is not None
         ):
-            views = run.buffer.views(size)
             done = min(whole, len(views.payloads))
             if done == 1:
                 self._row_untrusted(run, views, now_ns)
@@ -100,6 +104,15 @@ class Dispatcher:
         for start in range(done * size, run.byte_count, size or 1):
             end = min(start + size, run.byte_count)
             self._datagram_untrusted(run.buffer.memory[start:end], run, now_ns)
+
+    def _views_untrusted(self, run: ReceivedRun) -> SegmentViews | None:
+        """Return the buffer as rows of data packets, None when they are too short to be any."""
+        first = run.buffer.bytes
+        qp = self._endpoint.qps.get(first[5] << 16 | first[6] << 8 | first[7])
+        sealed = qp is not None and qp.seal is not None
+        if run.segment_bytes <= OVERHEAD_BYTES + (SEAL_BYTES if sealed else 0):
+            return None
+        return run.buffer.views(run.segment_bytes, sealed=sealed)
 
     @property
     def _trimmed(self) -> tuple[int, int]:
@@ -167,10 +180,18 @@ class Dispatcher:
         if not plain or not _RUN_OPCODES.issuperset(opcodes[start:end]):
             self._singly_untrusted(run, start, end, now_ns)
             return
-        qp = self._qp_untrusted(row[WORD_DQP], run, now_ns)
+        qp = self._qp_untrusted(row[WORD_DQP], run)
         if qp is None or qp.responder is None:
             self._endpoint.drops[self._why(row[WORD_DQP])] += end - start
             return
+        payloads = views.payloads[start:end]
+        if qp.seal is not None or views.sealed:
+            opened = _open_untrusted(qp, views, start, end)
+            if opened is None:
+                self._singly_untrusted(run, start, end, now_ns)
+                return
+            payloads = opened
+        self._heard(qp, run, now_ns)
         header = DataHeader(
             row[WORD_PSN] & _MASK_24,
             row[WORD_VA_HIGH] << 32 | row[WORD_VA_LOW],
@@ -181,9 +202,7 @@ class Dispatcher:
             row[WORD_TIMESTAMP] >> 16,
             opcodes[end - 1] in _LAST_OPCODES,
         )
-        qp.responder.receive_run(
-            header, views.payloads[start:end], _arrival(run, views.segment_bytes, now_ns)
-        )
+        qp.responder.receive_run(header, payloads, _arrival(run, views.segment_bytes, now_ns))
         self._after_data(qp, now_ns)
 
     def _singly_untrusted(self, run: ReceivedRun, start: int, end: int, now_ns: int) -> None:
@@ -199,16 +218,17 @@ class Dispatcher:
 
     # Whose is it?
 
-    def _qp_untrusted(self, qpn: int, run: ReceivedRun, now_ns: int) -> QueuePair | None:
-        """Return the queue pair if it may receive and the packet comes from its peer."""
+    def _qp_untrusted(self, qpn: int, run: ReceivedRun) -> QueuePair | None:
+        """Return the queue pair if it may receive and the packet's source is its peer's."""
         qp = self._endpoint.qps.get(qpn)
         if qp is None or qp.state not in CAN_RECEIVE or qp.peer is None:
             return None
-        host = run.source[0]
-        if host not in qp.peer.hosts:
-            return None
-        qp.peer.heard(run.port, host, now_ns)
-        return qp
+        return qp if run.source[0] in qp.peer.hosts else None
+
+    def _heard(self, qp: QueuePair, run: ReceivedRun, now_ns: int) -> None:
+        """Note that something of a queue pair's peer arrived, now that it is known to be its."""
+        if qp.peer is not None:
+            qp.peer.heard(run.port, run.source[0], now_ns)
 
     def _why(self, qpn: int) -> DropReason:
         """Return why `_qp_untrusted` gave none."""
@@ -223,6 +243,10 @@ class Dispatcher:
         """Take one datagram of any kind."""
         try:
             self._packet_untrusted(datagram, run, now_ns)
+        except Unauthentic:
+            self._endpoint.drop(DropReason.UNAUTHENTIC)
+        except Replayed:
+            self._endpoint.drop(DropReason.REPLAYED)
         except BadPacket:
             self._endpoint.drop(DropReason.SHORT)
 
@@ -256,15 +280,18 @@ class Dispatcher:
             self._response_untrusted(packet, run, now_ns)
         elif opcode in WRITE_OPCODES or opcode == Opcode.PROBE or opcode in self._control:
             qpn = int.from_bytes(packet[5:8], "big")
-            qp = self._qp_untrusted(qpn, run, now_ns)
+            qp = self._qp_untrusted(qpn, run)
             if qp is None:
                 endpoint.drop(self._why(qpn))
             elif opcode in WRITE_OPCODES:
                 self._write_untrusted(qp, packet, run, now_ns)
-            elif opcode == Opcode.PROBE:
-                self._probe_untrusted(qp, packet, run, now_ns)
             else:
-                self._control[opcode](qp, packet, now_ns)
+                packet = _control_untrusted(qp, packet)
+                self._heard(qp, run, now_ns)
+                if opcode == Opcode.PROBE:
+                    self._probe_untrusted(qp, packet, run, now_ns)
+                else:
+                    self._control[opcode](qp, packet, now_ns)
         else:
             endpoint.drop(DropReason.OPCODE)
 
@@ -272,7 +299,11 @@ class Dispatcher:
         self, qp: QueuePair, packet: memoryview, run: ReceivedRun, now_ns: int
     ) -> None:
         write = Write.decode_untrusted(packet)
-        payload = packet[write.header_bytes : len(packet) - write.pad]
+        plain: Buffer = packet[write.header_bytes :]
+        if qp.seal is not None:
+            plain = qp.seal.opener.open_untrusted(packet, write.header_bytes)
+        self._heard(qp, run, now_ns)
+        payload = plain[: len(plain) - write.pad]
         if not payload or qp.responder is None:
             self._endpoint.drop(DropReason.MALFORMED)
             return
@@ -286,10 +317,12 @@ class Dispatcher:
 
     def _trimmed_untrusted(self, datagram: memoryview, run: ReceivedRun, now_ns: int) -> None:
         write = Write.decode_untrusted(datagram)
-        qp = self._qp_untrusted(write.dqp, run, now_ns)
+        qp = self._qp_untrusted(write.dqp, run)
         if qp is None or qp.responder is None:
             self._endpoint.drop(self._why(write.dqp))
             return
+        if qp.seal is None:
+            self._heard(qp, run, now_ns)
         last_hop = run.tos >> 2 == self._endpoint.config.dscp.trimmed_lasthop
         qp.responder.receive_trimmed(write, _arrival(run, len(datagram), now_ns), last_hop=last_hop)
         self._endpoint.wake(qp)
@@ -334,31 +367,72 @@ class Dispatcher:
 
     # Endpoint operations.
 
-    def _peer_untrusted(self, source: SockAddr, tag: int) -> Peer | None:
-        """Return the peer with this address; where several share it, the one that knows our tag."""
-        found = self._endpoint.peers_at.get(source[0], [])
-        if len(found) > 1:
-            return next((peer for peer in found if tag in peer.local_tags), None)
-        return found[0] if found else None
-
     def _request_untrusted(self, packet: memoryview, run: ReceivedRun, now_ns: int) -> None:
         request = EndpointRequest.decode_untrusted(packet)
-        peer = self._peer_untrusted(run.source, request.request_id >> 8)
-        if peer is None:
+        qp = self._named_untrusted(packet, run.source, request.request_id >> 8)
+        if qp is None or qp.peer is None:
             self._endpoint.drop(DropReason.UNKNOWN_ENDPOINT)
             return
-        peer.heard(run.port, run.source[0], now_ns)
+        self._heard(qp, run, now_ns)
         if request.op == EndpointOp.PORT_STATUS_UPDATE:
-            self._endpoint.on_port_status(peer, request.port_status_mask, now_ns)
+            self._endpoint.on_port_status(qp.peer, request.port_status_mask, now_ns)
         elif request.op != EndpointOp.EV_PROBE:
             self._endpoint.drop(DropReason.MALFORMED)
             return
-        self._endpoint.answer(peer, request, now_ns)
+        self._endpoint.answer(qp.peer, qp, request, now_ns)
+
+    def _named_untrusted(self, packet: memoryview, source: SockAddr, tag: int) -> QueuePair | None:
+        """Return the queue pair that a request names by its tag, if it opens with its keys.
+
+        Where only one peer has this address, a request without a seal is its, whatever it names:
+        other implementations need not know of tags.
+
+        Raises:
+            Unauthentic, Replayed: it is sealed, and opens with the keys of none.
+        """
+        peers = self._endpoint.peers_at.get(source[0], [])
+        named = [qp for peer in peers for qp in peer.qps.values() if qp.tag == tag]
+        for qp in named:
+            if qp.seal is None:
+                return qp
+            try:
+                _control_untrusted(qp, packet)
+            except Unauthentic:
+                if qp is named[-1]:
+                    raise
+                continue
+            return qp
+        if len(peers) != 1:
+            return None
+        return next((qp for qp in peers[0].qps.values() if qp.seal is None), None)
 
     def _response_untrusted(self, packet: memoryview, run: ReceivedRun, now_ns: int) -> None:
         response = EndpointResponse.decode_untrusted(packet)
-        if not self._endpoint.on_response(run.source[0], response, now_ns):
+        qp = self._endpoint.asked(run.source[0], response.request_id)
+        if qp is not None:
+            _control_untrusted(qp, packet)
+        if qp is None or not self._endpoint.on_response(response, now_ns):
             self._endpoint.drop(DropReason.UNKNOWN_REQUEST)
+
+
+def _control_untrusted(qp: QueuePair, packet: memoryview) -> memoryview:
+    """Return a control packet without its seal.
+
+    Raises:
+        Unauthentic, Replayed: the queue pair has keys, and it does not open with them.
+    """
+    if qp.seal is None:
+        return packet
+    header_bytes = max(0, len(packet) - SEAL_BYTES)
+    qp.seal.opener.open_untrusted(packet, header_bytes)
+    return packet[:header_bytes]
+
+
+def _open_untrusted(qp: QueuePair, views: SegmentViews, start: int, end: int) -> U8 | None:
+    """Return the payloads of sealed rows, None when they have to be opened one by one."""
+    if qp.seal is None or not views.sealed:
+        return None
+    return qp.seal.opener.open_rows_untrusted(views, start, end)
 
 
 def _without(start: int, end: int, wrong: frozenset[int]) -> list[tuple[int, int]]:

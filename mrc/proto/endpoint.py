@@ -41,6 +41,7 @@ from mrc.wire.control import (
 )
 from mrc.wire.icrc import append_icrc
 from mrc.wire.runs import RunBuffer
+from mrc.wire.seal import Seal
 
 QPS_MAX = 1 << 16
 PEERS_MAX = 4096
@@ -52,9 +53,10 @@ _PSN_BITS = 24
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """An endpoint request that waits for its answer."""
+    """An endpoint request that waits for its answer; `qp` is the one it was sent for."""
 
     peer: Peer
+    qp: QueuePair
     path: Path
     op: int
     mask: int
@@ -93,6 +95,7 @@ class Endpoint:
         self._requests: dict[int, _Request] = {}
         self._request_counts: Counter[int] = Counter()
         self._run = RunBuffer()
+        self._tos_control = config.dscp.control << 2 | ECN_NOT_ECT
         self._dispatcher = Dispatcher(self)
         self.datagrams_received = 0
         self.datagrams_sent = 0
@@ -105,7 +108,7 @@ class Endpoint:
         self.ports.append(port)
         return port
 
-    def add_peer(self, planes: list[Plane], remote_tag: int) -> Peer:
+    def add_peer(self, planes: list[Plane]) -> Peer:
         """Add a peer and make its EV profile.
 
         Raises:
@@ -120,7 +123,6 @@ class Endpoint:
             rng=self._rng,
             planes=planes,
             ports=self.ports,
-            remote_tag=remote_tag,
             events=self._events,
         )
         self.peers[peer.peer_id] = peer
@@ -194,11 +196,14 @@ class Endpoint:
         local: QpAttributes,
         remote: QpAttributes,
         now_ns: int,
+        seal: Seal | None = None,
     ) -> None:
-        """Take a queue pair to RTR with the attributes of both sides."""
-        qp.connect(peer, local, remote, self._time(now_ns))
-        peer.qpns.add(qp.qpn)
-        peer.local_tags.add(qp.tag)
+        """Take a queue pair to RTR with the attributes of both sides.
+
+        With a seal, every packet of it is sealed, and nothing else is taken for one of it.
+        """
+        qp.connect(peer, local, remote, seal, self._time(now_ns))
+        peer.qps[qp.qpn] = qp
 
     def destroy_qp(self, qp: QueuePair) -> None:
         """Forget a queue pair; its packets are dropped from now on. Its peer goes with the last."""
@@ -208,8 +213,8 @@ class Endpoint:
             self._ready_qpns.discard(qp.qpn)
             self._ready.remove(qp)
         if qp.peer is not None:
-            qp.peer.qpns.discard(qp.qpn)
-            if not qp.peer.qpns:
+            qp.peer.qps.pop(qp.qpn, None)
+            if not qp.peer.qps:
                 self._forget(qp.peer)
         qp.move(QpInput.RESET)
 
@@ -228,9 +233,9 @@ class Endpoint:
 
     # Work.
 
-    def register(self, buffer: Any) -> Region:
-        """Register a writable buffer that peers who know its r_key may write to."""
-        return self.memory.register(buffer)
+    def register(self, buffer: Any, qp: QueuePair | None = None) -> Region:
+        """Register a writable buffer that the peer of a queue pair may write to, or any peer."""
+        return self.memory.register(buffer, qp.qpn if qp is not None else 0)
 
     def deregister(self, region: Region) -> None:
         """Refuse all further writes to a region."""
@@ -325,8 +330,8 @@ class Endpoint:
             return
         peer.paths.paths[run.ev_index].busy = busy
         if not busy:
-            for qpn in peer.qpns:
-                self.wake(self.qps[qpn])
+            for qp in peer.qps.values():
+                self.wake(qp)
 
     def port_status(self, port_index: int, *, up: bool, now_ns: int) -> None:
         """One of our ports went down or came up: leave it or try it, and tell every peer."""
@@ -382,10 +387,15 @@ class Endpoint:
         self._events.append(PortStatusChanged(peer.peer_id, mask, now_ns))
         self._arm(peer)
 
-    def on_response(self, host: str, response: EndpointResponse, now_ns: int) -> bool:
-        """Handle the answer to an endpoint request; False when none of ours is answered by it."""
-        request = self._requests.get(response.request_id)
-        if request is None or host not in request.peer.hosts or response.op != request.op:
+    def asked(self, host: str, request_id: int) -> QueuePair | None:
+        """Return the queue pair for which a peer at this address was asked, if it was."""
+        request = self._requests.get(request_id)
+        return request.qp if request is not None and host in request.peer.hosts else None
+
+    def on_response(self, response: EndpointResponse, now_ns: int) -> bool:
+        """Handle the answer to a request that was `asked`; False when it is of another kind."""
+        request = self._requests[response.request_id]
+        if response.op != request.op:
             return False
         del self._requests[response.request_id]
         if request.op == EndpointOp.EV_PROBE:
@@ -394,11 +404,11 @@ class Endpoint:
             request.peer.status_confirmed(request.mask)
         return True
 
-    def answer(self, peer: Peer, request: EndpointRequest, now_ns: int) -> None:
-        """Answer an endpoint request of a known peer."""
+    def answer(self, peer: Peer, qp: QueuePair, request: EndpointRequest, now_ns: int) -> None:
+        """Answer an endpoint request of a known peer, which named one of its queue pairs."""
         response = EndpointResponse(request.request_id, request.op, request.tx_timestamp)
         path = peer.paths.choose_reverse(now_ns)
-        self._queue_operation(peer, path, response.encode(), control=True)
+        self._queue(peer, path, response.encode(), self._tos_control, qp.seal)
 
     def watch_reverse(self, peer: Peer, now_ns: int) -> None:
         """Traffic came in: make sure that the EVs which carry our SACKs are verified."""
@@ -410,12 +420,6 @@ class Endpoint:
         self.drops[reason] += 1
 
     # The inside.
-
-    def _queue_operation(self, peer: Peer, path: Path, packet: bytes, *, control: bool) -> None:
-        """Queue one packet without iCRC for an EV of a peer."""
-        dscp = self.config.dscp
-        tos = (dscp.control << 2 | ECN_NOT_ECT) if control else (dscp.no_trim << 2 | ECN_ECT0)
-        self._queue(peer, path, packet, tos)
 
     def _time(self, now_ns: int) -> int:
         self._now_ns = max(self._now_ns, now_ns)
@@ -435,7 +439,7 @@ class Endpoint:
         if probe is not None:
             path, packet = probe
             tos = self.config.dscp.trimmable << 2 | ECN_ECT0
-            self._queue(qp.peer, path, packet.encode(), tos)
+            self._queue(qp.peer, path, packet.encode(), tos, qp.seal)
         self.after_feedback(qp, now_ns)
 
     def _advance_peer(self, peer: Peer, now_ns: int) -> None:
@@ -451,25 +455,30 @@ class Endpoint:
     ) -> None:
         """Send an endpoint request and remember what its answer will mean.
 
-        Peers that share an address may have given us the same tag, so ids are counted by tag.
+        It names a queue pair by the tag its other end gave it, and is sealed with its keys. Peers
+        that share an address may have given us the same tag, so ids are counted by tag.
         """
-        tag = peer.remote_tag
+        qp = next(iter(peer.qps.values()))
+        tag = qp.remote_tag
         self._request_counts[tag] += 1
         request_id = tag << 8 | self._request_counts[tag] & 0xFF
-        self._requests[request_id] = _Request(peer, path, operation, mask, now_ns)
+        self._requests[request_id] = _Request(peer, qp, path, operation, mask, now_ns)
         request = EndpointRequest(request_id, operation, mask, timestamp(now_ns))
-        self._queue_operation(peer, path, request.encode(), control=False)
+        tos = self.config.dscp.no_trim << 2 | ECN_ECT0
+        self._queue(peer, path, request.encode(), tos, qp.seal)
 
     def _queue_replies(self, qp: QueuePair, now_ns: int) -> None:
         peer, responder = qp.peer, qp.responder
         if peer is None or responder is None:
             return
-        tos = self.config.dscp.control << 2 | ECN_NOT_ECT
         for packet in responder.replies():
-            self._queue(peer, peer.paths.choose_reverse(now_ns), packet, tos)
+            path = peer.paths.choose_reverse(now_ns)
+            self._queue(peer, path, packet, self._tos_control, qp.seal)
 
-    def _queue(self, peer: Peer, path: Path, packet: bytes, tos: int) -> None:
-        """Finish a single packet with its iCRC and queue it."""
+    def _queue(self, peer: Peer, path: Path, packet: bytes, tos: int, seal: Seal | None) -> None:
+        """Finish a control packet with its seal and iCRC, and queue it."""
+        if seal is not None:
+            packet += seal.sealer.seal(packet)
         source, destination = peer.flow(path)
         datagram = (
             append_icrc(packet, source, destination) if self.config.icrc else packet + bytes(4)

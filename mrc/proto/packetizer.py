@@ -1,4 +1,4 @@
-"""From a stretch of a message to the bytes of a run: headers, payload, iCRC.
+"""From a stretch of a message to the bytes of a run: headers, payload, seal, iCRC.
 
 Whole packets are written as numpy columns; a short or immediate-carrying last packet is written by
 itself behind them. The first can be followed by the second in one run because only the last segment
@@ -21,7 +21,15 @@ from mrc.wire.control import (
 from mrc.wire.fields import IMMDT, Opcode
 from mrc.wire.icrc import ICRC_BYTES, Address, flow_seed, icrc
 from mrc.wire.psn import to_wire
-from mrc.wire.runs import HEADER_WORDS, OVERHEAD_BYTES, RunBuffer, packets_max
+from mrc.wire.runs import (
+    HEADER_WORDS,
+    OVERHEAD_BYTES,
+    SEAL_BYTES,
+    RunBuffer,
+    SegmentViews,
+    packets_max,
+)
+from mrc.wire.seal import Sealer
 from mrc.wire.writes import Write, opcode_of
 
 _ROW = struct.Struct(f"={HEADER_WORDS}I")
@@ -33,10 +41,12 @@ _LOW_32 = 0xFFFFFFFF
 class Packetizer:
     """Builds the runs of one queue pair in a buffer that it is given."""
 
-    def __init__(self, *, mtu: int, remote_qpn: int, icrc: bool) -> None:
+    def __init__(self, *, mtu: int, remote_qpn: int, icrc: bool, sealer: Sealer | None) -> None:
         self.mtu = mtu
-        self.segment_bytes = mtu + OVERHEAD_BYTES
-        self.packets_max = packets_max(mtu)
+        self._overhead_bytes = OVERHEAD_BYTES + (SEAL_BYTES if sealer is not None else 0)
+        self.segment_bytes = mtu + self._overhead_bytes
+        self.packets_max = packets_max(self.segment_bytes)
+        self._sealer = sealer
         self._remote_qpn = remote_qpn
         self._icrc = icrc
         self._row_bytes = bytearray(_ROW.size)
@@ -65,7 +75,7 @@ class Packetizer:
             return self.segment_bytes
         payload = self._last_bytes(work)
         padded = payload + (-payload & 3)
-        return padded + OVERHEAD_BYTES + (IMMDT.size if work.imm is not None else 0)
+        return padded + self._overhead_bytes + (IMMDT.size if work.imm is not None else 0)
 
     def build(
         self,
@@ -86,20 +96,22 @@ class Packetizer:
         )
         whole = count - has_tail
         if whole:
-            self._build_whole(run, work, psn, whole, timestamp=timestamp, rtx=rtx)
+            views = run.views(self.segment_bytes, sealed=self._sealer is not None)
+            self._write_headers(views, work, psn, whole, timestamp=timestamp, rtx=rtx)
             if ack_request and not has_tail:
-                run.views(self.segment_bytes).request_ack(whole - 1)
+                views.request_ack(whole - 1)
+            self._write_payloads(views, work, psn, whole)
             seed = flow_seed(source, destination, self.segment_bytes) if self._icrc else None
-            run.views(self.segment_bytes).write_icrcs(whole, seed)
+            views.write_icrcs(whole, seed)
         end = whole * self.segment_bytes
         if not has_tail:
             return end
         header = self._tail_header(work, timestamp=timestamp, rtx=rtx, ack_request=ack_request)
         return end + self._put_tail(run, end, header, work, source, destination)
 
-    def _build_whole(
+    def _write_headers(
         self,
-        run: RunBuffer,
+        views: SegmentViews,
         work: WorkRequest,
         psn: int,
         count: int,
@@ -107,9 +119,7 @@ class Packetizer:
         timestamp: int,
         rtx: bool,
     ) -> None:
-        views = run.views(self.segment_bytes)
-        offset = (psn - work.first_psn) * self.mtu
-        va = work.va + offset
+        va = work.va + (psn - work.first_psn) * self.mtu
         _ROW.pack_into(
             self._row_bytes,
             0,
@@ -130,8 +140,16 @@ class Packetizer:
             opcode_of(first=first, last=end and count == 1, immediate=False),
             opcode_of(first=first and count == 1, last=end, immediate=False),
         )
-        stretch = work.data[offset : offset + count * self.mtu]
-        np.copyto(views.payloads[:count], stretch.reshape(count, self.mtu))
+
+    def _write_payloads(self, views: SegmentViews, work: WorkRequest, psn: int, count: int) -> None:
+        """Copy payloads behind their headers, which a seal covers: they must be written before."""
+        offset, mtu = (psn - work.first_psn) * self.mtu, self.mtu
+        stretch = work.data[offset : offset + count * mtu]
+        if self._sealer is None:
+            np.copyto(views.payloads[:count], stretch.reshape(count, mtu))
+            return
+        plain = stretch.data
+        self._sealer.seal_rows(views, [plain[i * mtu : (i + 1) * mtu] for i in range(count)])
 
     def _tail_header(
         self, work: WorkRequest, *, timestamp: int, rtx: bool, ack_request: bool
@@ -163,16 +181,15 @@ class Packetizer:
         destination: Address,
     ) -> int:
         payload = work.data[(work.packets - 1) * self.mtu :]
-        body = start + len(header)
-        end = body + len(payload)
-        run.bytes[start:body] = header
-        run.memory[body:end] = payload.data
-        pad = -len(payload) & 3
-        run.bytes[end : end + pad] = bytes(pad)
-        end += pad
+        plain = (
+            payload.data if not -len(payload) & 3 else payload.tobytes() + bytes(-len(payload) & 3)
+        )
+        packet = header + (plain if self._sealer is None else self._sealer.seal(header, plain))
+        end = start + len(packet)
+        run.bytes[start:end] = packet
         value = 0
         if self._icrc:
-            seed = flow_seed(source, destination, end - start + ICRC_BYTES)
+            seed = flow_seed(source, destination, len(packet) + ICRC_BYTES)
             value = icrc(run.memory[start:end], seed)
         _ICRC.pack_into(run.bytes, end, value)
-        return end + ICRC_BYTES - start
+        return len(packet) + ICRC_BYTES

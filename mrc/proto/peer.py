@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mrc.proto.config import Config
 from mrc.proto.ev import Path
@@ -11,6 +12,9 @@ from mrc.proto.events import Event, Random
 from mrc.proto.paths import NEVER_NS, PathSet
 from mrc.proto.runs import SockAddr
 from mrc.wire.icrc import Address
+
+if TYPE_CHECKING:
+    from mrc.proto.qp import QueuePair
 
 STATUS_NS_MIN, STATUS_NS_MAX = 5_000_000, 250_000_000
 """First and longest pause between two port status updates that are not answered."""
@@ -49,7 +53,6 @@ class Peer:
         rng: Random,
         planes: list[Plane],
         ports: list[LocalPort],
-        remote_tag: int,
         events: deque[Event],
     ) -> None:
         """Make the EV profile for these planes.
@@ -60,17 +63,15 @@ class Peer:
             rng: chooses flow labels and shuffles.
             planes: where to and from.
             ports: the local ports that the planes name; each has enough `ev_ports`.
-            remote_tag: high byte of the request ids to put into endpoint requests to it.
             events: where news of its paths go.
         """
         self.peer_id = peer_id
         self.plane_list = planes
         self.hosts = frozenset(plane.remote[0] for plane in planes)
-        self.remote_tag = remote_tag
-        self.local_tags: set[int] = set()
         self.identity = ""
         """What the peer calls itself; two queue pairs with one identity share the peer."""
-        self.qpns: set[int] = set()
+        self.qps: dict[int, QueuePair] = {}
+        """Queue pairs to it by number, oldest first."""
         self.armed_ns = NEVER_NS
         self.status_mask: int | None = None
         """Port status the peer has not confirmed yet."""

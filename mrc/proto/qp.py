@@ -19,6 +19,7 @@ from mrc.proto.peer import Peer
 from mrc.proto.requestor import Requestor
 from mrc.proto.responder import Responder
 from mrc.proto.statistics import Drops, QpStatistics
+from mrc.wire.seal import Seal
 
 BASE_RTT_NS_UNKNOWN = 200_000
 """Taken for the idle round trip before the first one is measured."""
@@ -95,6 +96,10 @@ class QueuePair:
         self._events = events
         self.tag = 0
         """High byte of the request ids the peer puts into endpoint requests to us."""
+        self.remote_tag = 0
+        """High byte of the request ids that we put into ours, when we name this queue pair."""
+        self.seal: Seal | None = None
+        """What its packets are sealed and opened with, if they are."""
         self._work_id = 0
 
     def move(self, what: QpInput) -> None:
@@ -110,7 +115,14 @@ class QueuePair:
             )
         self.state = after
 
-    def connect(self, peer: Peer, local: QpAttributes, remote: QpAttributes, now_ns: int) -> None:
+    def connect(
+        self,
+        peer: Peer,
+        local: QpAttributes,
+        remote: QpAttributes,
+        seal: Seal | None,
+        now_ns: int,
+    ) -> None:
         """Go to RTR: both halves are made from what both sides told each other.
 
         Raises:
@@ -120,6 +132,8 @@ class QueuePair:
             raise ConfigError("one side has the iCRC on and the other off; set both the same")
         self.move(QpInput.CONNECT)
         self.peer = peer
+        self.remote_tag = remote.endpoint_tag
+        self.seal = seal
         mtu = min(local.mtu, remote.mtu)
         rates = [rate for rate in (local.link_bps, remote.link_bps) if rate]
         parameters = NsccParameters.derive(
@@ -143,6 +157,7 @@ class QueuePair:
             drops=self._drops,
             events=self._events,
             now_ns=now_ns,
+            sealer=seal.sealer if seal is not None else None,
         )
         self.responder = Responder(
             config=self.config,

@@ -29,6 +29,7 @@ from mrc.proto.work import WorkQueue, WorkRequest
 from mrc.wire.control import Ack, Nack, NackReason, Probe, Sack, SackMark, Syndrome, timestamp
 from mrc.wire.psn import from_wire, to_wire, wire_difference
 from mrc.wire.runs import RunBuffer
+from mrc.wire.seal import Sealer
 
 _NOMINAL_BYTES = UDP_HEADER_BYTES + NOMINAL_OVERHEAD_BYTES
 _RUNS_PER_WINDOW = 16
@@ -83,6 +84,7 @@ class Requestor:
         drops: Drops,
         events: deque[Event],
         now_ns: int,
+        sealer: Sealer | None = None,
     ) -> None:
         """Make a requestor that may send at once.
 
@@ -95,6 +97,7 @@ class Requestor:
             drops: where refused acknowledgements are counted.
             events: where completions go.
             now_ns: the time.
+            sealer: what to seal data packets with, if they shall be.
         """
         self._config = config
         self._qpn = local.qpn
@@ -104,7 +107,10 @@ class Requestor:
         self._drops = drops
         self._events = events
         self._packetizer = Packetizer(
-            mtu=min(local.mtu, remote.mtu), remote_qpn=remote.qpn, icrc=config.icrc
+            mtu=min(local.mtu, remote.mtu),
+            remote_qpn=remote.qpn,
+            icrc=config.icrc,
+            sealer=sealer,
         )
         self._packet_bytes = self._packetizer.segment_bytes + _NOMINAL_BYTES
         self._run_packets_max = self._packetizer.packets_max
@@ -335,8 +341,10 @@ class Requestor:
             self._drops[DropReason.IMPOSSIBLE_ACK] += 1
             return
         units = wire_difference(sack.rcvd_bytes, self._rcvd_units)
-        stale = cack < window.una - 1 or units < 0
+        # A cumulative acknowledgement that moves is news, whatever else was counted before.
+        stale = cack < window.una - 1 or (units < 0 and cack < window.una)
         if stale:
+            units = 0
             self._drops[DropReason.STALE_ACK] += 1
         elif sack.mpr:
             self._mpr_psns = min(sack.mpr * PSNS_PER_MPR, self._remote.mpr_psns)
@@ -375,9 +383,9 @@ class Requestor:
     def _credit(self, sack: Sack, units: int, trigger: Trigger | None, now_ns: int) -> None:
         """Take newly received bytes off what is in flight and let the window react."""
         size = 0
-        if units > 0:
+        if units:
             self._rcvd_units = sack.rcvd_bytes
-            size = min(units * RCVD_UNIT_BYTES, self._uncredited_bytes)
+            size = min(max(units, 0) * RCVD_UNIT_BYTES, self._uncredited_bytes)
             self._uncredited_bytes -= size
         self.nscc.on_ack(
             size,

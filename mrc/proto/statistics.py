@@ -17,6 +17,8 @@ class DropReason(Enum):
     UNKNOWN_QP = "no such queue pair"
     NOT_PEER = "source is not the peer of that queue pair"
     QP_STATE = "queue pair not ready to receive"
+    UNAUTHENTIC = "does not open with the key of its queue pair"
+    REPLAYED = "sealed packet seen before, or too late to tell"
     MALFORMED = "fields contradict each other"
     UNKNOWN_ENDPOINT = "endpoint operation from an unknown peer"
     UNKNOWN_REQUEST = "answer to no outstanding request"

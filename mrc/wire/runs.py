@@ -7,6 +7,9 @@ the payload. So a run is written by adding a constant pattern to one row of word
 subtracting the first row and comparing with that pattern.
 
 Packets of any other form (immediate data, no TSETH, trimmed) take `mrc.wire.writes`.
+
+A sealed packet (`mrc.wire.seal`) has a tag and a counter between payload and iCRC; everything here
+that knows a segment size then also knows whether it is one of sealed packets.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ RUN_BYTES_MAX = PAYLOAD_BYTES_MAX
 RUN_PACKETS_MAX = 64
 """Segments one GSO send may hold on every kernel that has GSO."""
 OVERHEAD_BYTES = HEADER_BYTES + ICRC_BYTES
+TAG_BYTES, COUNTER_BYTES = 16, 8
+SEAL_BYTES = TAG_BYTES + COUNTER_BYTES
+"""What a seal adds to a packet, before its iCRC."""
 
 HEADER_WORDS = HEADER_BYTES // 4
 WORD_BTH, WORD_DQP, WORD_PSN = 0, 1, 2
@@ -60,9 +66,9 @@ def pattern(payload_bytes: int) -> U32:
     return rows
 
 
-def packets_max(payload_bytes: int) -> int:
-    """Return how many packets of this payload one run may hold."""
-    return max(1, min(RUN_PACKETS_MAX, RUN_BYTES_MAX // (payload_bytes + OVERHEAD_BYTES)))
+def packets_max(segment_bytes: int) -> int:
+    """Return how many packets of this size one run may hold."""
+    return max(1, min(RUN_PACKETS_MAX, RUN_BYTES_MAX // segment_bytes))
 
 
 class RunBuffer:
@@ -79,37 +85,49 @@ class RunBuffer:
     def __init__(self) -> None:
         self.bytes = bytearray(self.SIZE)
         self.memory = memoryview(self.bytes)
-        self._views: dict[int, SegmentViews] = {}
+        self._views: dict[tuple[int, bool], SegmentViews] = {}
+        self._opened: memoryview | None = None
         self.scratch = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
         self.scratch_2 = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
 
-    def views(self, segment_bytes: int) -> SegmentViews:
-        """Return the views for a segment size: a multiple of 4, more than headers and iCRC.
+    @property
+    def opened(self) -> memoryview:
+        """As much memory again, for what sealed packets hold; made when it is first asked for."""
+        if self._opened is None:
+            self._opened = memoryview(bytearray(self.SIZE))
+        return self._opened
+
+    def views(self, segment_bytes: int, *, sealed: bool = False) -> SegmentViews:
+        """Return the views for a segment size: a multiple of 4, more than headers and trailer.
 
         Raises:
             ValueError: another size.
         """
-        found = self._views.get(segment_bytes)
+        key = segment_bytes, sealed
+        found = self._views.get(key)
         if found is None:
             if len(self._views) >= self.VIEWS_MAX:
                 self._views.clear()
-            found = self._views[segment_bytes] = SegmentViews(self, segment_bytes)
+            found = self._views[key] = SegmentViews(self, segment_bytes, sealed=sealed)
         return found
 
 
 class SegmentViews:
     """The rows of a `RunBuffer` for one segment size."""
 
-    def __init__(self, run: RunBuffer, segment_bytes: int) -> None:
-        if segment_bytes % 4 or not OVERHEAD_BYTES < segment_bytes <= run.SIZE:
+    def __init__(self, run: RunBuffer, segment_bytes: int, *, sealed: bool = False) -> None:
+        trailer_bytes = ICRC_BYTES + (SEAL_BYTES if sealed else 0)
+        payload_bytes = segment_bytes - HEADER_BYTES - trailer_bytes
+        if segment_bytes % 4 or payload_bytes <= 0 or segment_bytes > run.SIZE:
             raise ValueError(f"segment of {segment_bytes} bytes cannot be a run")
         count = min(run.SIZE // segment_bytes, RUN_PACKETS_MAX)
         flat = np.frombuffer(run.bytes, np.uint8)[: count * segment_bytes]
         rows = flat.reshape(count, segment_bytes)
         self._run = run
         self.segment_bytes = segment_bytes
-        self.payload_bytes = segment_bytes - OVERHEAD_BYTES
-        self.payloads: U8 = rows[:, HEADER_BYTES:-ICRC_BYTES]
+        self.payload_bytes = payload_bytes
+        self.sealed = sealed
+        self.payloads: U8 = rows[:, HEADER_BYTES:-trailer_bytes]
         self._headers = rows.view(">u4")[:, :HEADER_WORDS]
         self._icrcs = rows.view("<u4")[:, -1]
         self._covered = [
@@ -120,6 +138,28 @@ class SegmentViews:
         self._delta_int = byte4_delta(segment_bytes - ICRC_BYTES)
         self._delta = np.uint32(self._delta_int)
         self._middles = bytes((Opcode.WRITE_MIDDLE,)) * count
+        if sealed:
+            self._view_seals(count)
+
+    def _view_seals(self, count: int) -> None:
+        """Make the views that only sealed packets have."""
+        end = HEADER_BYTES + self.payload_bytes + TAG_BYTES
+        datagrams = [
+            self._run.memory[i * self.segment_bytes : (i + 1) * self.segment_bytes]
+            for i in range(count)
+        ]
+        self.headers = [datagram[:HEADER_BYTES] for datagram in datagrams]
+        self.boxes = [datagram[HEADER_BYTES:end] for datagram in datagrams]
+        """Encrypted payload and tag of each row."""
+        self.counters: NDArray[np.uint64] = np.ndarray(
+            count, ">u8", self._run.bytes, end, (self.segment_bytes,)
+        )
+        opened = self._run.opened[: count * self.payload_bytes]
+        self.opened: U8 = np.frombuffer(opened, np.uint8).reshape(count, self.payload_bytes)
+        """Where payloads are decrypted to: what arrived stays as it is until all is known good."""
+        self.opened_rows = [
+            opened[i * self.payload_bytes : (i + 1) * self.payload_bytes] for i in range(count)
+        ]
 
     # Writing a run.
 

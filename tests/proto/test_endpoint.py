@@ -142,7 +142,7 @@ def test_number_of_peers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_module, "PEERS_MAX", 1)
     pair = Pair()
     with pytest.raises(ConfigError, match="1 peers"):
-        pair.a.endpoint.add_peer([Plane(0, "10.0.0.1", ("10.0.0.9", 1))], 0)
+        pair.a.endpoint.add_peer([Plane(0, "10.0.0.1", ("10.0.0.9", 1))])
 
 
 def test_queue_pair_numbers_are_not_reserved_ones() -> None:
@@ -200,7 +200,7 @@ def test_queue_pairs_share_the_paths_of_a_peer() -> None:
     pair = Pair(Config(mtu=1024, paths=4))
     second = second_qp(pair)
     assert second.peer is pair.a.peer
-    assert second.peer.qpns == {pair.a.qp.qpn, second.qpn}
+    assert second.peer.qps.keys() == {pair.a.qp.qpn, second.qpn}
 
 
 # Several peers behind one address.
@@ -219,7 +219,7 @@ def test_peers_behind_one_address_are_told_apart() -> None:
         endpoint_tag=9,
     )  # fmt: skip
     planes = [Plane(i, pair.a.hosts[i], remote.planes[i]) for i in range(2)]
-    twin = endpoint.add_peer(planes, remote.endpoint_tag)
+    twin = endpoint.add_peer(planes)
     local = endpoint.attributes(qp, remote.planes, receive_buffer_bytes=1 << 20)
     endpoint.connect_qp(qp, twin, local, remote, pair.now_ns)
     assert (pair.a.qp.tag, qp.tag) == (0, 1)

@@ -25,6 +25,7 @@ from mrc.proto.runs import ReceivedRun, RunToSend, SockAddr
 from mrc.proto.statistics import DropReason
 from mrc.wire.fields import WRITE_OPCODES, Buffer
 from mrc.wire.runs import RUN_PACKETS_MAX, RunBuffer
+from mrc.wire.seal import Cipher, make_seal
 
 US = 1_000
 MS = 1_000_000
@@ -33,6 +34,8 @@ UDP_PORT = 4971
 FIRST_EV_PORT = 50_000
 """Source port of the first EV of every plane; the others follow it."""
 RECEIVE_BUFFER_BYTES = 8 << 20
+SECRETS = bytes(range(32)), bytes(range(32, 64))
+"""What the two sides of a sealed pair contribute to its keys."""
 
 
 @dataclass(slots=True)
@@ -124,7 +127,7 @@ class Side:
 class Pair:
     """Endpoints A and B, each with one queue pair to the other, and the network between them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # one for every property of a network that a test may want
         self,
         config: Config | None = None,
         *,
@@ -136,6 +139,7 @@ class Pair:
         delay_ns: int = 20 * US,
         filters: list[Filter] | None = None,
         link_bps: float = 0,
+        sealed: bool = False,
     ) -> None:
         self.config = config or Config()
         self.now_ns = 1 * S
@@ -164,9 +168,9 @@ class Pair:
                 endpoint.add_port(host, UDP_PORT, ports)
             self.sides.append(Side(endpoint, endpoint.create_qp(), hosts))
         self.a, self.b = self.sides
-        self._connect()
+        self._connect(sealed=sealed)
 
-    def _connect(self) -> None:
+    def _connect(self, *, sealed: bool) -> None:
         attributes = [
             side.endpoint.attributes(
                 side.qp,
@@ -178,8 +182,11 @@ class Pair:
         for side, local, remote in zip(self.sides, attributes, reversed(attributes), strict=True):
             hosts = list(enumerate(side.hosts))
             planes = [Plane(p, h, r) for p, h, r in pair_planes(hosts, remote.planes)]
-            peer = side.endpoint.add_peer(planes, remote.endpoint_tag)
-            side.endpoint.connect_qp(side.qp, peer, local, remote, self.now_ns)
+            peer = side.endpoint.add_peer(planes)
+            seal = None
+            if sealed:
+                seal = make_seal(Cipher.AES_256_GCM, SECRETS, connecting=side is self.a)
+            side.endpoint.connect_qp(side.qp, peer, local, remote, self.now_ns, seal)
             side.qp.activate()
 
     # Driving.

@@ -13,6 +13,8 @@ import mrc.wire
 from mrc.wire.dump import dump_untrusted
 from mrc.wire.fields import HEADERS, BadPacket, Buffer, Opcode
 from mrc.wire.icrc import append_icrc, check_icrc_untrusted
+from mrc.wire.runs import RunBuffer
+from mrc.wire.seal import Cipher, Opener, make_seal
 from tests.wire.packets import ANY_PACKET, DECODERS, Packet
 
 Reader = Callable[[Buffer], object]
@@ -28,12 +30,28 @@ def _check_icrc(data: Buffer) -> None:
     check_icrc_untrusted(data, *FLOW)
 
 
+def _opener() -> Opener:
+    return make_seal(Cipher.AES_256_GCM, (bytes(32), bytes(32)), connecting=True).opener
+
+
+def _open(data: Buffer) -> None:
+    _opener().open_untrusted(data, 36)
+
+
+def _open_rows(data: Buffer) -> None:
+    run = RunBuffer()
+    run.bytes[: len(data)] = data
+    _opener().open_rows_untrusted(run.views(128, sealed=True), 0, 2)
+
+
 READERS: dict[str, Reader] = {
     **{f"{kind.__name__}.decode_untrusted": decode for kind, decode in DECODERS.items()},
     **{f"{header.name}.unpack_untrusted": header.unpack_untrusted for header in HEADERS},
     "dump_untrusted": dump_untrusted,
     "dump_untrusted, trimmed": _dump_trimmed,
     "check_icrc_untrusted": _check_icrc,
+    "open_untrusted": _open,
+    "open_rows_untrusted": _open_rows,
 }
 
 # Half of the time the first byte leads deeper than a random one would.

@@ -1,0 +1,303 @@
+"""Sealed queue pairs: the same protocol, and nobody without the key takes part in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mrc.proto.config import Config
+from mrc.proto.events import EvState
+from mrc.proto.statistics import DropReason
+from mrc.wire import seal as seal_module
+from mrc.wire.control import EndpointOp, EndpointRequest, NackReason, Syndrome
+from mrc.wire.fields import Opcode
+from mrc.wire.runs import SEAL_BYTES
+from mrc.wire.writes import HEADER_BYTES, Write
+from tests.support.filters import DSCP, Tap, cut, jitter, lose, nth, trim
+from tests.support.packets import Forger
+from tests.support.pair import MS, Datagram, Pair, S
+
+
+def sealed_pair(**settings: Any) -> Pair:
+    """Return a sealed pair with packets of 1 KiB."""
+    filters = settings.pop("filters", [])
+    planes = settings.pop("planes", 1)
+    return Pair(Config(mtu=1024, **settings), sealed=True, filters=filters, planes=planes)
+
+
+# What it carries.
+
+
+@pytest.mark.parametrize("icrc", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 1023, 1024, 1025, 5000, 200_000])
+def test_any_message_arrives(size: int, *, icrc: bool) -> None:
+    """Whole packets, short last ones, one byte; with immediate data and without."""
+    pair = sealed_pair(icrc=icrc)
+    data = pair.rng.randbytes(size)
+    assert pair.transfer(data) == data
+    assert pair.transfer(data, imm=7) == data
+    assert pair.immediates() == [7]
+    assert not pair.a.dropped()
+    assert not pair.b.dropped()
+
+
+@pytest.mark.parametrize("faults", ["loss", "trims", "reordering"])
+def test_it_recovers_as_without(faults: str) -> None:
+    """Loss, trims and reordering are made good as ever; a retransmission opens like any packet."""
+    filters = {"loss": lose(0.05), "trims": trim(0.1), "reordering": jitter(300)}
+    pair = sealed_pair(filters=[filters[faults]])
+    data = pair.rng.randbytes(300_000)
+    assert pair.transfer(data) == data
+    assert not pair.b.dropped()
+
+
+def test_nothing_is_readable_but_headers() -> None:
+    """No packet holds eight bytes of the payload; headers say what they always say."""
+    pair = sealed_pair()
+    pair.keep_wire = True
+    tap = Tap()
+    pair.filters.append(tap)
+    data = pair.rng.randbytes(20_000)
+    pair.transfer(data)
+    wire = b"".join(pair.wire)
+    assert not any(data[i : i + 8] in wire for i in range(0, len(data), 64))
+    assert {write.dqp for write in tap.writes()} == {pair.b.qp.qpn}
+
+
+def test_every_packet_is_sealed() -> None:
+    """Data, SACKs, ACKs and the probes of paths: each has its own counter, in its direction."""
+    pair = sealed_pair(filters=[lose(0.05), trim(0.02)], planes=2)
+    counters: dict[int, list[int]] = {0: [], 1: []}
+    opcodes = set()
+
+    def note(datagram: Datagram) -> None:
+        if datagram.copies and datagram.tos >> 2 != DSCP.trimmed:
+            counters[datagram.sender].append(int.from_bytes(datagram.data[-12:-4], "big"))
+            opcodes.add(datagram.opcode)
+
+    pair.filters.append(note)
+    pair.transfer(bytes(500_000))
+    pair.a.endpoint.port_status(1, up=False, now_ns=pair.now_ns)
+    pair.run_for(500 * MS)
+    assert opcodes >= {
+        Opcode.SACK,
+        Opcode.NACK,
+        Opcode.ACKNOWLEDGE,
+        Opcode.ENDPOINT_REQUEST,
+        Opcode.ENDPOINT_RESPONSE,
+    }
+    for used in counters.values():
+        assert len(used) == len(set(used))
+        assert max(used) < 2 * len(used)
+
+
+def test_keys_are_renewed_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transfer over several epochs, with loss and reordering, notices nothing."""
+    monkeypatch.setattr(seal_module, "EPOCH_BITS", 7)
+    monkeypatch.setattr(seal_module, "EPOCH_PACKETS", 128)
+    pair = sealed_pair(filters=[lose(0.02), jitter(200)])
+    data = pair.rng.randbytes(1_000_000)
+    assert pair.transfer(data) == data
+    assert not pair.b.dropped()
+
+
+# Who has no key.
+
+
+def unsealed(pair: Pair) -> bytes:
+    """Return a write that B would place if it were not sealed, and its whole region's key."""
+    region = pair.b.endpoint.register(bytearray(4096))
+    write = Write(
+        Opcode.WRITE_ONLY, pair.b.qp.qpn, pair.a.qp.first_psn, region.va, region.r_key, 64
+    )
+    return write.encode() + b"\xee" * 64
+
+
+@pytest.mark.parametrize("behind", [0, SEAL_BYTES, 100])
+def test_a_packet_without_the_key_is_dropped(behind: int) -> None:
+    """Number, PSN, key and bounds are right, but no seal: nothing placed, nothing answered."""
+    pair = sealed_pair()
+    heard_ns = list(pair.b.paths.heard_ns)
+    Forger(pair, 1).deliver(unsealed(pair) + bytes(behind))
+    assert pair.b.dropped() == {DropReason.UNAUTHENTIC: 1}
+    assert not pair.b.responder.owes_reply
+    assert pair.b.responder.statistics().packets_received == 0
+    assert list(pair.b.paths.heard_ns) == heard_ns
+
+
+def test_an_altered_packet_is_lost_and_sent_again() -> None:
+    """Who changes a packet on its way only loses it."""
+
+    def alter(datagram: Datagram) -> None:
+        if datagram.is_data and not datagram.rtx and datagram.psn % 7 == 0:
+            datagram.data[HEADER_BYTES + 5] ^= 1
+
+    pair = sealed_pair(filters=[alter], icrc=False)
+    data = pair.rng.randbytes(100_000)
+    assert pair.transfer(data) == data
+    assert pair.b.dropped()[DropReason.UNAUTHENTIC] > 10
+
+
+def test_redirected_packet_is_not_placed() -> None:
+    """The address in the header is authenticated: a payload cannot be moved elsewhere."""
+    moved: list[int] = []
+
+    def redirect(datagram: Datagram) -> None:
+        if datagram.is_data and not moved:
+            moved.append(datagram.psn)
+            datagram.data[HEADER_BYTES - 16 + 7] ^= 0x40
+
+    pair = sealed_pair(filters=[redirect], icrc=False)
+    data = pair.rng.randbytes(900)
+    assert pair.transfer(data) == data
+    assert pair.b.dropped() == {DropReason.UNAUTHENTIC: 1}
+
+
+def test_replayed_packets_change_nothing() -> None:
+    """Everything that crossed the wire, sent once more: no effect, no answer."""
+    pair = sealed_pair()
+    tap = Tap(lambda datagram: True)
+    pair.filters.append(tap)
+    target = pair.transfer(pair.rng.randbytes(50_000), imm=3)
+    before = bytes(target)
+    pair.run_for(2 * S)
+    pair.filters.clear()
+    sent = [side.endpoint.datagrams_sent for side in pair.sides]
+    for datagram in tap.datagrams:
+        pair.send_later(datagram, 0)
+    pair.run_for(10 * MS)
+    assert bytes(target) == before
+    assert pair.immediates() == [3]
+    assert [side.endpoint.datagrams_sent for side in pair.sides] == sent
+    drops = pair.a.endpoint.drops + pair.b.endpoint.drops
+    answers = sum(datagram.opcode == Opcode.ENDPOINT_RESPONSE for datagram in tap.datagrams)
+    assert drops[DropReason.UNKNOWN_REQUEST] == answers
+    assert drops[DropReason.REPLAYED] == len(tap.datagrams) - answers
+
+
+def test_write_from_before_the_wrap_is_refused_after_it() -> None:
+    """The PSN comes round again, the counter never: an old write cannot pass for a new one."""
+    pair = sealed_pair()
+    tap = Tap()
+    pair.filters.append(tap)
+    region = pair.b.endpoint.register(bytearray(1024))
+    pair.a.endpoint.post_write(pair.a.qp, b"old" * 300, region.va, region.r_key)
+    pair.run(lambda: pair.done(1))
+    old = tap.datagrams[0]
+    # As after 2^24 packets: what B expects next is the number of the old packet again.
+    window = pair.b.responder.window
+    window.cack = window.max_psn = window.cack - 1 + (1 << 24)
+    pair.send_later(old, 0)
+    pair.run_for(1 * MS)
+    assert pair.b.dropped() == {DropReason.REPLAYED: 1}
+
+
+@pytest.mark.parametrize("kind", ["sack", "nack", "nak", "port status"])
+def test_forged_control_packets_change_nothing(kind: str) -> None:
+    """An acknowledgement, a refusal, a fatal NAK, a port status: without the key all are noise."""
+    pair = sealed_pair(planes=2)
+    pair.filters.append(lose(1.0, nth(range(100))))
+    pair.post(bytes(20_000))
+    pair.flush()
+    outstanding = pair.a.requestor.window.outstanding
+    forger = Forger(pair, 0)
+    if kind == "sack":
+        forger.sack(5)
+    elif kind == "nack":
+        forger.nack(2, NackReason.TRIMMED)
+    elif kind == "nak":
+        forger.ack(0, Syndrome.NAK_REMOTE_ACCESS)
+    else:
+        down = EndpointRequest(pair.a.qp.tag << 8, EndpointOp.PORT_STATUS_UPDATE, 0)
+        forger.deliver(down.encode())
+    assert pair.a.requestor.window.outstanding == outstanding > 0
+    assert not pair.failed()
+    assert not pair.a.paths.planes_down
+    assert pair.a.dropped() == {DropReason.UNAUTHENTIC: 1}
+
+
+def test_endpoint_request_that_names_no_queue_pair() -> None:
+    """Where queue pairs are sealed, a request must name one: a lone peer is no excuse."""
+    pair = sealed_pair()
+    stray = EndpointRequest(0x7700, EndpointOp.PORT_STATUS_UPDATE, 0)
+    Forger(pair, 0).deliver(stray.encode())
+    assert pair.a.dropped() == {DropReason.UNKNOWN_ENDPOINT: 1}
+
+
+# Trimmed packets.
+
+
+def test_a_trimmed_header_is_a_hint_and_nothing_else() -> None:
+    """Forged, it makes B ask for the packet again; window, memory and paths stay as they are."""
+    pair = sealed_pair()
+    pair.transfer(bytes(10_000))
+    pair.run_for(10 * MS)
+    before = (pair.b.responder.window.cack, list(pair.b.paths.heard_ns))
+    psn = (pair.a.qp.first_psn + 10) & 0xFFFFFF
+    header = Write(Opcode.WRITE_MIDDLE, pair.b.qp.qpn, psn, 0, 1, 64, rqmsn=9).encode()
+    Forger(pair, 1).deliver(header, icrc=False, dscp=DSCP.trimmed)
+    assert (pair.b.responder.window.cack, list(pair.b.paths.heard_ns)) == before
+    assert pair.b.responder.owes_reply
+    data = pair.rng.randbytes(50_000)
+    assert pair.transfer(data) == data
+    assert not pair.failed()
+    assert {path.state for path in pair.a.paths.paths} == {EvState.GOOD}
+
+
+def test_a_whole_packet_marked_as_trimmed_is_not_believed() -> None:
+    """The code point is not authenticated: with it even a whole packet is only a hint."""
+    marked: list[int] = []
+
+    def mark_trimmed(datagram: Datagram) -> None:
+        if datagram.is_data and not datagram.rtx:
+            marked.append(datagram.psn)
+            datagram.tos = DSCP.trimmed << 2
+
+    pair = sealed_pair(filters=[mark_trimmed])
+    data = pair.rng.randbytes(3000)
+    assert pair.transfer(data) == data
+    assert pair.b.responder.statistics().packets_trimmed == len(marked) == 3
+
+
+# Several queue pairs, sealed and not, share nothing but paths.
+
+
+def test_a_plain_queue_pair_beside_a_sealed_one() -> None:
+    """The seal belongs to the queue pair: one without it at the same endpoint goes on as ever."""
+    sealed, plain = sealed_pair(), Pair(Config(mtu=1024))
+    for pair in (sealed, plain):
+        data = pair.rng.randbytes(5000)
+        assert pair.transfer(data) == data
+
+
+def test_dead_path_is_found_and_comes_back() -> None:
+    """Probes of a withdrawn EV are sealed, and are answered so."""
+    pair = sealed_pair(planes=2, paths=4)
+    dead = [True]
+
+    def black_hole(datagram: Datagram) -> None:
+        if dead[0] and datagram.plane == 1:
+            datagram.copies = 0
+
+    pair.filters.append(black_hole)
+    pair.transfer(bytes(300_000))
+    states = {path.state for path in pair.a.paths.paths if path.plane == 1}
+    assert EvState.ASSUMED_BAD in states
+    dead[0] = False
+    pair.run_for(2 * S)
+    assert {path.state for path in pair.a.paths.paths} == {EvState.GOOD}
+
+
+def test_trim_in_flight_of_a_sealed_packet() -> None:
+    """A switch that cuts a sealed packet to its header: NACK, and the packet again."""
+    match = nth({3})
+
+    def act(datagram: Datagram) -> None:
+        if match(datagram):
+            cut(datagram)
+
+    pair = sealed_pair(filters=[act])
+    data = pair.rng.randbytes(20_000)
+    assert pair.transfer(data) == data
+    assert pair.a.requestor.statistics().trims == 1
