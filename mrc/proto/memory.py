@@ -1,8 +1,9 @@
 """Memory regions: who may write where.
 
 A region is any writable buffer. Its address is a number of our own choosing, not the process's, and
-its r_key is random: a peer that was not told both can write nothing. Checks come before any byte is
-placed; a deregistered region is unknown from that moment on.
+its r_key is random: a peer that was not told both can write nothing. A region registered for one
+queue pair is closed to all others, also to those who have seen its r_key on the wire. Checks come
+before any byte is placed; a deregistered region is unknown from that moment on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Region:
     length: int
     r_key: int
     data: NDArray[np.uint8]
+    qpn: int = 0
+    """The queue pair through which it may be written; 0: any of the endpoint's."""
     sealed: int = 0
     """Bytes from its beginning that may not be written any more."""
 
@@ -49,8 +52,8 @@ class MemoryTable:
     def __len__(self) -> int:
         return len(self._regions)
 
-    def register(self, buffer: Any) -> Region:
-        """Register a writable, contiguous buffer of at least one byte.
+    def register(self, buffer: Any, qpn: int = 0) -> Region:
+        """Register a writable, contiguous buffer of at least one byte, for one queue pair or all.
 
         Raises:
             ConfigError: read-only, empty, not contiguous, or too many regions.
@@ -66,7 +69,7 @@ class MemoryTable:
         while r_key in self._regions or r_key == 0:
             r_key = self._rng.getrandbits(32)
         va = self._rng.getrandbits(_VA_BITS - _VA_ALIGN_BITS) << _VA_ALIGN_BITS
-        region = self._regions[r_key] = Region(va, len(data), r_key, data)
+        region = self._regions[r_key] = Region(va, len(data), r_key, data, qpn)
         return region
 
     def deregister(self, region: Region) -> None:
@@ -75,10 +78,10 @@ class MemoryTable:
             del self._regions[region.r_key]
             region.release()
 
-    def find(self, r_key: int, va: int, length: int) -> NDArray[np.uint8] | None:
-        """Return the bytes [va, va + length), or None if the peer may not write them."""
+    def find(self, r_key: int, va: int, length: int, qpn: int) -> NDArray[np.uint8] | None:
+        """Return the bytes [va, va + length), or None if this queue pair may not write them."""
         region = self._regions.get(r_key)
-        if region is None:
+        if region is None or region.qpn not in (0, qpn):
             return None
         offset = va - region.va
         if offset < region.sealed or offset + length > region.length:

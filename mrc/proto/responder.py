@@ -153,7 +153,7 @@ class Responder:
             self._receive_singly(header, payloads, arrival, psn)
             return
         size = count * payload_bytes
-        target = self._memory.find(header.r_key, header.va, size)
+        target = self._memory.find(header.r_key, header.va, size, self._qpn)
         if target is None or size > header.dma_length:
             self._refuse(psn, Syndrome.NAK_REMOTE_ACCESS)
             return
@@ -212,11 +212,13 @@ class Responder:
         if imm is not None and self._immediates_held >= self._config.immediates_held_max:
             self._nack(psn, header, arrival, NackReason.NO_RESOURCE)
             return
-        target = self._memory.find(header.r_key, header.va, len(payload))
+        target = self._memory.find(header.r_key, header.va, len(payload), self._qpn)
         # A message with immediate data ends with this packet, so it begins its length before.
         start = header.va + len(payload) - header.dma_length
-        whole = imm is None or self._memory.find(header.r_key, start, header.dma_length) is not None
-        if target is None or not whole or len(payload) > header.dma_length:
+        whole = target
+        if imm is not None:
+            whole = self._memory.find(header.r_key, start, header.dma_length, self._qpn)
+        if target is None or whole is None or len(payload) > header.dma_length:
             self._refuse(psn, Syndrome.NAK_REMOTE_ACCESS)
             return
         target[:] = payload

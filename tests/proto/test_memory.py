@@ -35,7 +35,7 @@ def test_any_writable_buffer_is_a_region(buffer: Any) -> None:
     """A bytearray, a memory map or an array of any shape can be registered, without a copy."""
     regions = table()
     region = regions.register(buffer)
-    found = regions.find(region.r_key, region.va, 8)
+    found = regions.find(region.r_key, region.va, 8, 3)
     assert found is not None
     found[:] = 7
     assert bytes(memoryview(buffer).cast("B")) == b"\x07" * 8
@@ -93,7 +93,7 @@ def test_bounds(offset: int, length: int) -> None:
     """[va, va + length) is found exactly when all of it lies in the region."""
     regions = table()
     region = regions.register(bytearray(range(16)))
-    found = regions.find(region.r_key, region.va + offset, length)
+    found = regions.find(region.r_key, region.va + offset, length, 3)
     inside = offset >= 0 and offset + length <= 16
     assert (found is not None) == inside
     if found is not None:
@@ -104,9 +104,18 @@ def test_unknown_key() -> None:
     """A key that was never given out opens nothing."""
     regions = table()
     region = regions.register(bytearray(16))
-    assert regions.find(region.r_key ^ 1, region.va, 1) is None
+    assert regions.find(region.r_key ^ 1, region.va, 1, 3) is None
     assert regions.region(region.r_key) is region
     assert regions.region(region.r_key ^ 1) is None
+
+
+def test_region_of_one_queue_pair_is_closed_to_others() -> None:
+    """Registered for a queue pair, a region opens for it alone; registered for none, for all."""
+    regions = table()
+    own, anyones = regions.register(bytearray(16), qpn=7), regions.register(bytearray(16))
+    assert regions.find(own.r_key, own.va, 1, 7) is not None
+    assert regions.find(own.r_key, own.va, 1, 8) is None
+    assert regions.find(anyones.r_key, anyones.va, 1, 8) is not None
 
 
 def test_deregistered_region_is_closed_at_once() -> None:
@@ -116,7 +125,7 @@ def test_deregistered_region_is_closed_at_once() -> None:
     region = regions.register(buffer)
     regions.deregister(region)
     regions.deregister(region)
-    assert regions.find(region.r_key, region.va, 1) is None
+    assert regions.find(region.r_key, region.va, 1, 3) is None
     buffer.close()
 
 
