@@ -111,6 +111,8 @@ class Endpoint:
     def add_peer(self, planes: list[Plane]) -> Peer:
         """Add a peer and make its EV profile.
 
+        Where the peer alone says what its addresses are, `peer.paths.demand_proof` comes next.
+
         Raises:
             ConfigError: too many peers.
         """
@@ -204,6 +206,7 @@ class Endpoint:
         """
         qp.connect(peer, local, remote, seal, self._time(now_ns))
         peer.qps[qp.qpn] = qp
+        self._arm(peer)
 
     def destroy_qp(self, qp: QueuePair) -> None:
         """Forget a queue pair; its packets are dropped from now on. Its peer goes with the last."""
@@ -395,7 +398,7 @@ class Endpoint:
     def on_response(self, response: EndpointResponse, now_ns: int) -> bool:
         """Handle the answer to a request that was `asked`; False when it is of another kind."""
         request = self._requests[response.request_id]
-        if response.op != request.op:
+        if response.op != request.op or response.tx_timestamp != timestamp(request.sent_ns):
             return False
         del self._requests[response.request_id]
         if request.op == EndpointOp.EV_PROBE:

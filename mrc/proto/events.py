@@ -93,4 +93,13 @@ class PortStatusChanged:
     at_ns: int
 
 
-Event = WriteDone | ImmediateReceived | QpFailed | EvChanged | PortStatusChanged
+@dataclass(frozen=True, slots=True)
+class PlaneProved:
+    """The peer answered at an address where nothing had been sent to it but probes."""
+
+    peer_id: int
+    plane: int
+    at_ns: int
+
+
+Event = WriteDone | ImmediateReceived | QpFailed | EvChanged | PortStatusChanged | PlaneProved

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mrc.proto.config import Config
 from mrc.proto.ev import EV_PROBE_NS_MIN, TRANSITIONS, EvInput, Path
-from mrc.proto.events import EvChanged, Event, EvState, Random
+from mrc.proto.events import EvChanged, Event, EvState, PlaneProved, Random
 from mrc.proto.rotation import Rotation, Shuffler
 from mrc.proto.statistics import PathStatistics
 
@@ -91,6 +91,8 @@ class PathSet:
         """Planes on which a packet was lost and nothing sent since is known to have arrived: the
         EVs not yet blamed are likely as dead. They are passed over, and probed in turn, until
         something arrives."""
+        self.unproved: set[int] = set()
+        """Planes on which no probe was answered yet: anyone's address might have been named."""
         self._evs_of_plane = [
             np.array([path.index for path in self.paths if path.plane == plane])
             for plane in range(self.planes)
@@ -131,6 +133,11 @@ class PathSet:
         """Per EV: when something sent on it was last known to have arrived; -1 for never."""
         self._choose_reverse_set()
 
+    def demand_proof(self, now_ns: int) -> None:
+        """Let planes carry nothing but probes until one is answered, for addresses only claimed."""
+        self.unproved = set(range(self.planes))
+        self._suspect = {plane: _Suspicion(now_ns, EV_PROBE_NS_MIN) for plane in self.unproved}
+
     # Selection.
 
     def choose(self, avoid: int = -1) -> Path | None:
@@ -149,7 +156,7 @@ class PathSet:
         # The rest of this turn and the whole next one: nobody is missed.
         for _ in range(2 * len(self._rotation)):
             path = self._rotation.next()
-            if path.busy or path.index == avoid:
+            if path.busy or path.index == avoid or path.plane in self.unproved:
                 continue
             if path.state is _GOOD:
                 if path.plane not in self._suspect:
@@ -170,7 +177,7 @@ class PathSet:
 
     def _not_busy(self, avoid: int) -> list[Path]:
         """Return what can be sent on at all, best first: any state beats standing still."""
-        able = [path for path in self._rotation if not path.busy]
+        able = [p for p in self._rotation if not p.busy and p.plane not in self.unproved]
         return sorted(able, key=lambda path: (path.state not in _USABLE, path.index == avoid))
 
     def choose_reverse(self, now_ns: int) -> Path:
@@ -541,6 +548,9 @@ class PathSet:
             del self.planes_down[path.plane]
         self.confirmed_ns[path.index] = now_ns
         self._suspect.pop(path.plane, None)
+        if path.plane in self.unproved:
+            self.unproved.discard(path.plane)
+            self._events.append(PlaneProved(self._peer_id, path.plane, now_ns))
         path.probes_failed = 0
         self.on_rtt(path, now_ns - sent_ns, now_ns)
         if path.state is _BAD and path.plane not in self.planes_down:

@@ -556,10 +556,11 @@ class Requestor:
     def _probe(self, now_ns: int) -> tuple[Path, Probe] | None:
         at = self.window.index(self.window.una)
         path = self._paths.choose(int(self.window.ev[at]))
+        # Also where no path can take it now: due without end, the timer would never rest.
+        self.retry.on_probe_sent(now_ns)
         if path is None:
             return None
         probe_id = self.loss.new_probe(path.index, now_ns)
-        self.retry.on_probe_sent(now_ns)
         return path, Probe(
             dqp=self._remote.qpn,
             probe_id=probe_id,
