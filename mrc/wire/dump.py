@@ -22,6 +22,7 @@ from mrc.wire.fields import (
     Opcode,
 )
 from mrc.wire.icrc import ICRC_BYTES
+from mrc.wire.runs import COUNTER_BYTES, SEAL_BYTES
 
 _LABEL_WIDTH = 9
 
@@ -58,16 +59,17 @@ _HEXADECIMAL = frozenset(
 """Fields that are patterns of bits or names of something rather than counts."""
 
 
-def dump_untrusted(datagram: Buffer, *, trimmed: bool = False) -> list[str]:
+def dump_untrusted(datagram: Buffer, *, trimmed: bool = False, sealed: bool = False) -> list[str]:
     """Return the lines that tell what is in a datagram: BTH, its headers, the rest, the iCRC.
 
     Args:
         datagram: the whole UDP payload.
         trimmed: a switch cut it behind its headers (its DSCP says so): there is no iCRC and only
             what was left of the payload.
+        sealed: it has a seal before its iCRC; nothing in the packet itself tells.
 
     Raises:
-        BadPacket: no MRC opcode, or shorter than its headers, its pad and its iCRC.
+        BadPacket: no MRC opcode, or shorter than its headers, its pad, its seal and its iCRC.
     """
     bth = BTH.unpack_untrusted(datagram)
     try:
@@ -84,13 +86,20 @@ def dump_untrusted(datagram: Buffer, *, trimmed: bool = False) -> list[str]:
     body_bytes = len(datagram) - offset
     if trimmed:
         return [*lines, _labelled("trimmed", f"{body_bytes} bytes of payload left, no iCRC")]
-    body_bytes -= ICRC_BYTES + bth["pad"]
+    trailer_bytes = ICRC_BYTES + (SEAL_BYTES if sealed else 0)
+    body_bytes -= trailer_bytes + bth["pad"]
     if body_bytes < 0:
-        raise BadPacket(f"{opcode.name}: no room for {bth['pad']} bytes of pad and the iCRC")
+        raise BadPacket(
+            f"{opcode.name}: no room for {bth['pad']} bytes of pad and {trailer_bytes} behind them"
+        )
     if opcode in WRITE_OPCODES:
         lines.append(_labelled("payload", f"{body_bytes} bytes, pad {bth['pad']}"))
     elif body_bytes or bth["pad"]:
         lines.append(_labelled("surplus", f"{body_bytes + bth['pad']} bytes"))
+    if sealed:
+        counter = int.from_bytes(datagram[-ICRC_BYTES - COUNTER_BYTES : -ICRC_BYTES], "big")
+        tag = bytes(datagram[-trailer_bytes : -ICRC_BYTES - COUNTER_BYTES]).hex()
+        lines.append(_labelled("seal", f"counter={counter} tag={tag}"))
     value = int.from_bytes(datagram[-ICRC_BYTES:], "little")
     return [*lines, _labelled("iCRC", f"{value:#010x}")]
 

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from pcapfile import NotACaptureError, UdpDatagram, udp_datagrams
 
+from mrc.proto.config import Config
 from tests.interop.capture import ip_packet
 from tests.interop.recording import TOS_TRIMMED, Sent
 from tests.interop.transfer import Transfer
+from tests.support.filters import Tap
+from tests.support.pair import UDP_PORT, Pair
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -78,6 +81,28 @@ def test_a_transfer_is_printed_and_every_icrc_is_right(transfer: Transfer, captu
         f"1 0.000000 [::1]:{first.source[1]} > [::1]:{first.destination[1]}"
         f" tos={first.tos:#04x} iCRC right"
     )
+
+
+@pytest.mark.slow
+def test_sealed_packets_show_their_headers(tmp_path: Path) -> None:
+    """Of a locked connection everything but the payload is readable, and the iCRC is right."""
+    pair = Pair(Config(mtu=1024, paths=1), sealed=True, ipv6=True)
+    tap = Tap(lambda datagram: True)
+    pair.filters.append(tap)
+    pair.transfer(b"secret" * 500, imm=1)
+    sent = []
+    for each in tap.datagrams:
+        here, there = pair.sides[each.sender].hosts[0], pair.sides[1 - each.sender].hosts[0]
+        source, destination = (here, each.source_port), (there, UDP_PORT)
+        sent.append(Sent(source, destination, each.tos, bytes(each.data)))
+    path = tmp_path / "sealed.pcap"
+    path.write_bytes(capture_of(*map(ip_packet, sent)).getvalue())
+    result = dissect(path, "--sealed")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[-1] == f"{len(sent)} right"
+    assert sum(line.startswith("  seal ") for line in lines) == len(sent)
+    assert not any(line.startswith("  surplus") for line in lines)
 
 
 @pytest.mark.slow

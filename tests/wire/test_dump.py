@@ -127,6 +127,19 @@ def test_bytes_behind_a_control_packet_are_told() -> None:
     ]
 
 
+def test_a_seal_is_told_when_it_is_known_to_be_there() -> None:
+    """Tag and counter of a sealed packet stand before its iCRC; headers are shown as ever."""
+    seal = bytes(range(16)) + (258).to_bytes(8, "big")
+    told = "seal     counter=258 tag=000102030405060708090a0b0c0d0e0f"
+    control = dump_untrusted(Ack(5, 4).encode() + seal + ICRC, sealed=True)
+    assert [line.split()[0] for line in control] == ["BTH", "AETH", "seal", "iCRC"]
+    assert control[-2] == told
+    data = dump_untrusted(WRITE.encode() + bytes(100) + seal + ICRC, sealed=True)
+    assert data[-3:-1] == [f"payload  {100 - WRITE.pad} bytes, pad {WRITE.pad}", told]
+    with pytest.raises(BadPacket, match="no room"):
+        dump_untrusted(Ack(5, 4).encode() + ICRC, sealed=True)
+
+
 @pytest.mark.parametrize("left", [0, 100])
 def test_a_trimmed_packet_has_no_icrc(left: int) -> None:
     """What a switch left of a packet ends somewhere in the payload: no pad, no iCRC."""
@@ -151,5 +164,5 @@ def test_a_packet_without_all_its_headers_is_refused() -> None:
 def test_a_packet_without_room_for_pad_and_icrc_is_refused() -> None:
     """The pad a BTH announces and the iCRC must be there."""
     assert len(dump_untrusted(WRITE.encode() + bytes(2 + 4))) == 7
-    with pytest.raises(BadPacket, match="no room for 2 bytes of pad and the iCRC"):
+    with pytest.raises(BadPacket, match="no room for 2 bytes of pad and 4 behind"):
         dump_untrusted(WRITE.encode() + bytes(2 + 3))
