@@ -11,90 +11,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from mrc.connection import Connection, accept_untrusted, open_connection
+from mrc.door import Door
 from mrc.engine import Engine
-from mrc.errors import ConfigError, MrcError, PeerProtocolError, QueuePairClosed
+from mrc.errors import ConfigError, MrcError, QueuePairClosed
+from mrc.json_channel import JsonChannel
+from mrc.lock import Lock
 from mrc.mailbox import Mailbox
 from mrc.messages import Kind
 from mrc.proto.config import Config
 from mrc.proto.events import EvChanged, PortStatusChanged
-from mrc.proto.memory import Region
 from mrc.proto.statistics import EndpointStatistics, QpStatistics
-from mrc.rendezvous import Address, Channel, open_channel, parse_address, serve
+from mrc.regions import MemoryRegion, RemoteRegion
+from mrc.rendezvous import Address, Channel, Url, open_channel
 from mrc.udp import Sockets
 
 CONNECT_TIMEOUT_S = 10.0
 HANDSHAKES_MAX = 256
 """Connections in their handshake or waiting to be accepted, 100 KiB each; more are closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteRegion:
-    """Memory of a peer that this side may write to: its address, key and length in bytes."""
-
-    va: int
-    r_key: int
-    length: int
-
-    def to_json(self) -> dict[str, int]:
-        """Return plain values for a message."""
-        return asdict(self)
-
-    @classmethod
-    def from_json_untrusted(cls, value: object) -> Self:
-        """Read what a peer sent.
-
-        Raises:
-            PeerProtocolError: not an object with these three numbers in range.
-        """
-        match value:
-            case {"va": int(va), "r_key": int(r_key), "length": int(length)} if (
-                0 <= va < 1 << 64 and 0 <= r_key < 1 << 32 and 0 < length <= (1 << 64) - va
-            ):
-                return cls(va, r_key, length)
-            case _:
-                raise PeerProtocolError(f"not a memory region: {value!r:.80}")
-
-
-class MemoryRegion:
-    """A registered buffer of this side; leaving its ``with`` block deregisters it at once."""
-
-    def __init__(self, engine: Engine, region: Region, known: dict[int, MemoryRegion]) -> None:
-        self._engine = engine
-        self._region = region
-        self._known = known
-        self.remote = RemoteRegion(region.va, region.r_key, region.length)
-
-    @property
-    def va(self) -> int:
-        """Remote address of its first byte."""
-        return self.remote.va
-
-    @property
-    def r_key(self) -> int:
-        """Its key."""
-        return self.remote.r_key
-
-    def seal(self, size: int) -> None:
-        """Refuse every further write to the first `size` bytes: what is checked stays as it is."""
-        self._region.sealed = max(self._region.sealed, size)
-
-    def deregister(self) -> None:
-        """Refuse every further write to it, and let go of the buffer. Twice is once."""
-        self._engine.endpoint.deregister(self._region)
-        self._known.pop(self.remote.r_key, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.deregister()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,45 +45,6 @@ class Immediate:
     """Where it went; None when the region was deregistered meanwhile."""
     offset: int
     length: int
-
-
-class JsonChannel:
-    """JSON objects both ways, as messages of the queue pair: they survive dead paths."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def send(self, message: dict[str, Any]) -> None:
-        """Send one object of at most 1 MiB as JSON.
-
-        Raises:
-            ConfigError: too long, or not JSON.
-            TransportError: the queue pair failed.
-        """
-        if not isinstance(message, dict):
-            raise ConfigError(f"the channel carries JSON objects, not {type(message).__name__}")
-        try:
-            data = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"not to be said in JSON: {error}") from error
-        await self._connection.ring.send(Kind.CONTROL, data)
-
-    async def receive(self) -> dict[str, Any]:
-        """Return the next object.
-
-        Raises:
-            PeerProtocolError: the peer sent something else.
-            TransportError: the queue pair failed, or the peer is gone.
-        """
-        ring = self._connection.ring
-        data = await ring.take(ring.control)
-        try:
-            message = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise PeerProtocolError("the peer sent a control message that is no JSON") from error
-        if not isinstance(message, dict):
-            raise PeerProtocolError("the peer sent a control message that is no JSON object")
-        return message
 
 
 class QueuePair:
@@ -168,7 +68,7 @@ class QueuePair:
             ConfigError: read-only, empty or not contiguous.
         """
         engine = self._endpoint.engine
-        region = MemoryRegion(engine, engine.endpoint.register(buffer), self._regions)
+        region = MemoryRegion(engine, self._connection.register(buffer), self._regions)
         self._regions[region.r_key] = region
         return region
 
@@ -305,38 +205,52 @@ def _inside(remote: RemoteRegion, offset: int, size: int) -> int:
 
 
 class Listener:
-    """Accepts queue pairs; made by `listen` or `Endpoint.listen`."""
+    """Accepts queue pairs; made by `listen` or `Endpoint.listen`.
+
+    Attributes:
+        lock: what keeps strangers out, or None.
+        address: where it listens, once it is entered.
+    """
 
     def __init__(
-        self, endpoint: Endpoint, address: Address, planes: Sequence[str], *, owned: bool
+        self,
+        endpoint: Endpoint,
+        address: str,
+        planes: Sequence[str],
+        *,
+        lock: Lock | None,
+        owned: bool,
     ) -> None:
         self._endpoint = endpoint
-        self._wanted = address
         self._planes = tuple(planes)
         self._owns_endpoint = owned
-        self._server: asyncio.Server | None = None
+        self._door = Door(lock, self._on_connection)
         self._accepted: Mailbox[QueuePair] = Mailbox()
         self._handshakes: set[asyncio.Task[Any]] = set()
-        self.refused_handshakes = 0
-        self.address = address
+        self._refused = 0
+        self.lock = lock
+        self.address = _listening_address(address)
 
     @property
     def url(self) -> str:
-        """The URL to connect to."""
-        return self.address.url
+        """The URL to connect to; with a lock it holds the token, and belongs in no log."""
+        return str(Url(self.address, self.lock.key if self.lock else None))
+
+    @property
+    def refused_handshakes(self) -> int:
+        """Connections that came to nothing: refused, broken off, or by strangers."""
+        return self._refused + self._door.turned_away
 
     async def _open(self) -> None:
         for plane in self._planes:
             self._endpoint.engine.port_for(plane, 0)
-        self._server = await serve(self._wanted, self._on_connection)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        self.address = Address(host, port)
+        self.address = await self._door.open(self.address)
 
     async def _on_connection(self, channel: Channel) -> None:
         task = asyncio.current_task()
         full = len(self._handshakes) + len(self._accepted) >= HANDSHAKES_MAX
         if task is None or full:
-            self.refused_handshakes += 1
+            self._fail_handshake()
             with contextlib.suppress(MrcError):
                 await channel.send({"refused": "too many connections at once; try again"})
             await channel.close()
@@ -347,7 +261,7 @@ class Listener:
                 self._endpoint.engine, channel, self._planes, CONNECT_TIMEOUT_S
             )
         except (MrcError, OSError):
-            self.refused_handshakes += 1
+            self._fail_handshake()
             await channel.close()
         except asyncio.CancelledError:
             channel.abort()
@@ -356,19 +270,22 @@ class Listener:
         finally:
             self._handshakes.discard(task)
 
+    def _fail_handshake(self) -> None:
+        self._refused += 1
+        if self.lock is not None:
+            self.lock.reopen()
+
     async def accept(self) -> QueuePair:
         """Return the next queue pair a peer has connected, ready for use."""
         return await self._accepted.get()
 
     async def close(self) -> None:
         """Stop listening; accepted queue pairs live on unless the endpoint is ours alone."""
-        server, self._server = self._server, None
         try:
-            if server is not None:
-                server.close()
-                for task in list(self._handshakes):
-                    task.cancel()
-                await asyncio.gather(*self._handshakes, return_exceptions=True)
+            await self._door.close()
+            for task in list(self._handshakes):
+                task.cancel()
+            await asyncio.gather(*self._handshakes, return_exceptions=True)
             while len(self._accepted):
                 (await self._accepted.get()).abort()
         finally:
@@ -389,20 +306,27 @@ class Listener:
         await self.close()
 
 
+def _listening_address(text: str) -> Address:
+    url = Url.parse(text, default_host="0.0.0.0")
+    if url.key is not None:
+        raise ConfigError("a listener has the key of its own lock: listen at HOST:PORT")
+    return url.address
+
+
 class Connecting:
     """What `connect` returns: ``await`` it, or use it with ``async with``."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        address: Address,
+        url: Url,
         planes: Sequence[str],
         timeout_s: float,
         *,
         owned: bool,
     ) -> None:
         self._endpoint = endpoint
-        self._address = address
+        self._url = url
         self._planes = tuple(planes)
         self._timeout_s = timeout_s
         self._owned = owned
@@ -411,7 +335,7 @@ class Connecting:
     async def _connect(self) -> QueuePair:
         await self._endpoint.open()
         try:
-            channel = await open_channel(self._address, self._timeout_s)
+            channel = await open_channel(self._url, self._timeout_s)
             connection = await open_connection(
                 self._endpoint.engine, channel, self._planes, self._timeout_s
             )
@@ -486,15 +410,23 @@ class Endpoint:
                 source_ports=self._source_ports,
             )
 
-    def listen(self, address: str = "", *, planes: Sequence[str] = ()) -> Listener:
+    def listen(
+        self, address: str = "", *, planes: Sequence[str] = (), lock: Lock | None = None
+    ) -> Listener:
         """Return a listener for a rendezvous address; enter it with ``async with``."""
-        return Listener(self, parse_address(address, default_host="0.0.0.0"), planes, owned=False)
+        return Listener(self, address, planes, lock=lock, owned=False)
 
     def connect(
-        self, address: str, *, planes: Sequence[str] = (), timeout_s: float = CONNECT_TIMEOUT_S
+        self,
+        address: str,
+        *,
+        planes: Sequence[str] = (),
+        token: str | None = None,
+        timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> Connecting:
         """Connect to a listener's URL; enter it with ``async with``, or await it."""
-        return Connecting(self, parse_address(address), planes, timeout_s, owned=False)
+        url = Url.parse(address).with_token(token)
+        return Connecting(self, url, planes, timeout_s, owned=False)
 
     def statistics(self) -> EndpointStatistics:
         """Return a snapshot of the counters."""
@@ -524,6 +456,7 @@ def listen(
     *,
     config: Config | None = None,
     planes: Sequence[str] = (),
+    lock: Lock | None = None,
     **endpoint: Any,
 ) -> Listener:
     """Listen at a rendezvous address with an endpoint of its own.
@@ -532,6 +465,8 @@ def listen(
         address: ``host:port``, ``mrc://host:port/`` or ``:port``; port 0 lets the kernel choose.
         config: settings.
         planes: own numeric addresses, one per plane. Empty: the address the peer connected to.
+        lock: lets in only peers that have the listener's URL, ``Lock.new()`` for one made now.
+            None: whoever reaches the address may connect, and nothing is encrypted.
         endpoint: further arguments of `Endpoint`.
 
     Raises:
@@ -539,7 +474,7 @@ def listen(
         LocalError: on entering: it cannot be listened on.
     """
     own = Endpoint(config, **endpoint)
-    return Listener(own, parse_address(address, default_host="0.0.0.0"), planes, owned=True)
+    return Listener(own, address, planes, lock=lock, owned=True)
 
 
 def connect(
@@ -547,22 +482,27 @@ def connect(
     *,
     config: Config | None = None,
     planes: Sequence[str] = (),
+    token: str | None = None,
     timeout_s: float = CONNECT_TIMEOUT_S,
     **endpoint: Any,
 ) -> Connecting:
     """Connect to a listener with an endpoint of its own.
 
     Args:
-        address: the listener's URL.
+        address: the listener's URL. With a key in it the peer is made sure of before it is told
+            anything, else whoever answers is believed.
         config: settings.
         planes: own numeric addresses, one per plane. Empty: the address that reaches the peer.
-        timeout_s: for the TCP connection, and again for the handshake.
+        token: what the listener was given beforehand, where its URL carries none.
+        timeout_s: for the TCP connection, and again for each step of the handshake.
         endpoint: further arguments of `Endpoint`.
 
     Raises:
-        ConfigError: not an address.
+        ConfigError: not an address, or the token is missing.
         PeerUnreachable: on entering: nothing answers there.
+        PeerNotTrusted: on entering: somebody else answers there.
+        PeerRefused: on entering: the token is wrong or used, or the two sides do not fit.
         PeerVersionError: something else, or another version, answers.
     """
     own = Endpoint(config, **endpoint)
-    return Connecting(own, parse_address(address), planes, timeout_s, owned=True)
+    return Connecting(own, Url.parse(address).with_token(token), planes, timeout_s, owned=True)

@@ -20,6 +20,7 @@ from mrc.errors import (
     PeerLost,
     PeerProtocolError,
     PeerRefused,
+    PeerUnreachable,
     QueuePairClosed,
     RemoteAccessError,
     RemoteOperationError,
@@ -33,15 +34,18 @@ from mrc.proto.events import (
     EvChanged,
     Event,
     ImmediateReceived,
+    PlaneProved,
     PortStatusChanged,
     QpFailed,
     QpFailure,
     WriteDone,
 )
+from mrc.proto.memory import Region
 from mrc.proto.peer import LocalPort, Peer, Plane, evs_per_plane, pair_planes
 from mrc.proto.qp import QpState, QueuePair
 from mrc.proto.statistics import QpStatistics
 from mrc.rendezvous import PROTOCOL, Channel, Message, check_protocol_untrusted
+from mrc.seals import Offer
 from mrc.units import format_ns
 
 BYE_TIMEOUT_S = 2.0
@@ -55,9 +59,11 @@ _PATHS_SHOWN_MAX = 16
 class Connection:
     """A queue pair, its rendezvous channel, and everything that waits for either."""
 
-    def __init__(self, engine: Engine, channel: Channel) -> None:
+    def __init__(self, engine: Engine, channel: Channel, *, connecting: bool) -> None:
         self._engine = engine
         self._channel = channel
+        self._connecting = connecting
+        self._offer = Offer() if channel.secured else None
         self._loop = asyncio.get_running_loop()
         self._writes: dict[int, asyncio.Future[None]] = {}
         self._watchers: list[Mailbox[EvChanged | PortStatusChanged]] = []
@@ -65,12 +71,14 @@ class Connection:
         self._drained = asyncio.Event()
         self._closing = False
         self._peer_closed = asyncio.Event()
+        self._plane_proved = asyncio.Event()
+        """Also set at the end, when there is nothing to wait for any more."""
         self._local: QpAttributes | None = None
         self.peer_address = channel.peer
         self.failure: MrcError | None = None
         self.immediates: Mailbox[ImmediateReceived] = Mailbox()
         self.qp: QueuePair = engine.endpoint.create_qp()
-        self.ring = MessageRing(engine.endpoint.register, self.post)
+        self.ring = MessageRing(self.register, self.post)
         engine.subscribe(self.qp.qpn, self._on_event)
         engine.path_events.append(self._on_path_event)
 
@@ -84,7 +92,7 @@ class Connection:
             self.qp,
             planes,
             receive_buffer_bytes=buffer_bytes,
-            mtu=self._engine.fitting_mtu(ports),
+            mtu=self._engine.fitting_mtu(ports, sealed=self._offer is not None),
             link_bps=self._engine.link_bps(ports),
         )
         return {
@@ -92,6 +100,7 @@ class Connection:
             "endpoint": self._engine.endpoint_id,
             "qp": to_json(self._local),
             "ring": asdict(self.ring.address),
+            "keys": self._offer.to_json() if self._offer is not None else None,
         }
 
     def establish_untrusted(self, hello: Message, ports: list[LocalPort]) -> None:
@@ -108,13 +117,20 @@ class Connection:
             raise PeerProtocolError(f"{self.peer_address}: handshake without endpoint id")
         if self._local is None:
             raise ConfigError("establish before hello: own attributes are not known yet")
+        seal = None
+        if self._offer is not None:
+            seal = self._offer.accept_untrusted(hello.get("keys"), connecting=self._connecting)
         peer = self._peer(identity, remote, ports)
         endpoint = self._engine.endpoint
-        endpoint.connect_qp(self.qp, peer, self._local, remote, monotonic_ns())
+        endpoint.connect_qp(self.qp, peer, self._local, remote, monotonic_ns(), seal)
         self.ring.connect(ring)
 
     def _peer(self, identity: str, remote: QpAttributes, ports: list[LocalPort]) -> Peer:
-        """Return the peer, known already if another queue pair goes to the same endpoint."""
+        """Return the peer, known already if another queue pair goes to the same endpoint.
+
+        Sealed queue pairs share paths only with sealed ones: what is said of them without keys is
+        not to be believed.
+        """
         endpoint = self._engine.endpoint
         pairs = pair_planes([(port.index, port.host) for port in ports], remote.planes)
         planes = [
@@ -122,21 +138,60 @@ class Connection:
             for index, host, there in pairs
         ]
         for peer in endpoint.peers.values():
-            if peer.identity == identity and peer.plane_list == planes:
+            alike = peer.identity == identity and peer.plane_list == planes
+            sealed = any(qp.seal is not None for qp in peer.qps.values())
+            if alike and sealed == (self._offer is not None):
                 return peer
         evs = evs_per_plane(endpoint.config, len(planes))
         for port in ports:
             self._engine.port_for(port.host, evs)
         peer = endpoint.add_peer(planes)
+        peer.paths.demand_proof(monotonic_ns())
         peer.identity = identity
         return peer
 
-    def start(self) -> None:
-        """Both sides are ready to receive: go to RTS and watch the channel."""
-        self.qp.activate()
+    async def start(self, timeout_s: float) -> None:
+        """Both sides are ready to receive: watch the channel, prove a plane, go to RTS.
+
+        Where the peer says it receives could be anyone's address. Probes go there first, and until
+        one is answered nothing else does. A peer that is gone by then leaves a connection on which
+        what it sent can be read, and that is all.
+
+        Raises:
+            PeerUnreachable: no probe was answered in time on any plane.
+        """
         self._reading = self._loop.create_task(self._watch_channel())
+        self._engine.kick()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.failure is None and not self._proved_planes():
+                    self._plane_proved.clear()
+                    await self._plane_proved.wait()
+        except TimeoutError as error:
+            raise PeerUnreachable(
+                self._unproved_text(timeout_s), peer=str(self.peer_address)
+            ) from error
+        if self.failure is None:
+            self.qp.activate()
+
+    def _proved_planes(self) -> int:
+        """Return how many planes may carry data."""
+        peer = self.qp.peer
+        return peer.planes - len(peer.paths.unproved) if peer is not None else 0
+
+    def _unproved_text(self, timeout_s: float) -> str:
+        planes = self.qp.peer.plane_list if self.qp.peer is not None else []
+        tried = ", ".join(f"{p.host} to {p.remote[0]} UDP port {p.remote[1]}" for p in planes)
+        return (
+            f"{self.peer_address} answered no probe within {timeout_s:g} s, tried from {tried}; "
+            "does a firewall stop UDP, or does the peer name an address that cannot be reached?"
+        )
 
     # Writes.
+
+    def register(self, buffer: Any) -> Region:
+        """Register a buffer that this queue pair's peer may write to, and nobody else."""
+        return self._engine.endpoint.register(buffer, self.qp)
 
     def post(self, data: Any, va: int, r_key: int, imm: int | None) -> asyncio.Future[None]:
         """Post a write; the future is done when every byte is placed at the peer.
@@ -197,9 +252,13 @@ class Connection:
             self.immediates.put(event)
 
     def _on_path_event(self, event: Event) -> None:
-        if isinstance(event, EvChanged | PortStatusChanged) and (
-            self.qp.peer is not None and event.peer_id == self.qp.peer.peer_id
-        ):
+        if not isinstance(event, EvChanged | PortStatusChanged | PlaneProved):
+            return
+        if self.qp.peer is None or event.peer_id != self.qp.peer.peer_id:
+            return
+        if isinstance(event, PlaneProved):
+            self._plane_proved.set()
+        else:
             for mailbox in self._watchers:
                 if len(mailbox) < PATH_EVENTS_MAX:
                     mailbox.put(event)
@@ -268,6 +327,7 @@ class Connection:
         self._writes.clear()
         self._drained.set()
         self._peer_closed.set()
+        self._plane_proved.set()
         self.ring.fail(error)
         self.immediates.fail(error)
         if not isinstance(error, PeerLost | QueuePairClosed):
@@ -373,8 +433,9 @@ async def open_connection(
         PeerRefused: the peer said no, and why.
         PeerVersionError: it speaks something else.
         PeerProtocolError: it answered with nonsense, or not in time.
+        PeerUnreachable: its rendezvous answers, but no plane does.
     """
-    connection = _new_connection(engine, channel)
+    connection = _new_connection(engine, channel, connecting=True)
     try:
         ports = _ports(engine, channel, planes)
         await channel.send(connection.hello(ports))
@@ -386,7 +447,7 @@ async def open_connection(
         check_protocol_untrusted(answer, channel.peer)
         connection.establish_untrusted(answer, ports)
         await channel.send({"ready": True})
-        connection.start()
+        await connection.start(timeout_s)
     except BaseException:
         connection.abort()
         raise
@@ -407,7 +468,7 @@ async def accept_untrusted(
     except PeerError as error:
         await channel.send({"refused": str(error)})
         raise
-    connection = _new_connection(engine, channel)
+    connection = _new_connection(engine, channel, connecting=False)
     try:
         try:
             ports = _ports(engine, channel, planes)
@@ -420,16 +481,16 @@ async def accept_untrusted(
         ready = await channel.expect_untrusted(timeout_s)
         if ready.get("ready") is not True:
             raise PeerProtocolError(f"{channel.peer} broke off the handshake")
-        connection.start()
+        await connection.start(timeout_s)
     except BaseException:
         connection.abort()
         raise
     return connection
 
 
-def _new_connection(engine: Engine, channel: Channel) -> Connection:
+def _new_connection(engine: Engine, channel: Channel, *, connecting: bool) -> Connection:
     try:
-        return Connection(engine, channel)
+        return Connection(engine, channel, connecting=connecting)
     except MrcError:
         channel.abort()
         raise

@@ -11,6 +11,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable
+from errno import EADDRINUSE
 from time import monotonic_ns
 
 from mrc.errors import ConfigError, LocalError
@@ -38,12 +39,14 @@ from mrc.udp import (
     probe_caps,
 )
 from mrc.wire.fields import IMMDT
-from mrc.wire.runs import OVERHEAD_BYTES, RunBuffer
+from mrc.wire.runs import OVERHEAD_BYTES, SEAL_BYTES, RunBuffer
 
 IPV4_UDP_BYTES, IPV6_UDP_BYTES = 28, 48
 PACKET_OVERHEAD_BYTES = OVERHEAD_BYTES + IMMDT.size
 RECEIVE_RUNS_MAX = 16
 """Runs taken from a socket per wake-up: about 1 MiB, 1 ms; more would delay the answers."""
+PORT_RACES_MAX = 8
+"""How often a source port may be gone when it is bound: others choose ports at the same time."""
 SEND_RUNS_MAX = 32
 """Runs sent per turn of the pump: about 2 MiB, 2 ms; the rest goes on after other tasks had theirs.
 """
@@ -137,19 +140,44 @@ class Engine:
             return self._sockets.receiver(host, 0, caps, RECEIVE_BUFFER_BYTES)
 
     def _open_evs(self, port: LocalPort, count: int) -> None:
-        caps = probe_caps(family_of(port.host))
-        low, high = self._source_ports
-        for source_port in choose_ports(port.host, count, self._rng, low, high):
-            sender = self._sockets.sender(port.host, source_port, caps)
+        """Open the sockets of that many EVs more: all of them, or none that would only cost."""
+        opened: list[Sender] = []
+        try:
+            for _ in range(PORT_RACES_MAX):
+                self._open_senders(port.host, count - len(opened), opened)
+                if len(opened) == count:
+                    break
+            else:
+                raise LocalError(
+                    EADDRINUSE,
+                    f"UDP ports of {port.host} were taken by others {PORT_RACES_MAX} times between"
+                    " being chosen and bound; try again",
+                )
+        except BaseException:
+            for sender in opened:
+                sender.close()
+            raise
+        for sender in opened:
             self._senders[port.index, sender.port] = sender
             self._loop.add_reader(sender.fileno(), sender.drain_errors)
             port.ev_ports.append(sender.port)
+
+    def _open_senders(self, host: str, count: int, opened: list[Sender]) -> None:
+        """Open up to that many; those whose port somebody else was quicker to bind are missing."""
+        caps = probe_caps(family_of(host))
+        low, high = self._source_ports
+        for source_port in choose_ports(host, count, self._rng, low, high):
+            try:
+                opened.append(self._sockets.sender(host, source_port, caps))
+            except LocalError as error:
+                if error.errno != EADDRINUSE:
+                    raise
 
     def receive_buffer_bytes(self, port: LocalPort) -> int:
         """Return what the kernel granted for the receiving socket of a port."""
         return self._receivers[port.index].receive_buffer_granted_bytes
 
-    def fitting_mtu(self, ports: list[LocalPort]) -> int:
+    def fitting_mtu(self, ports: list[LocalPort], *, sealed: bool = False) -> int:
         """Return the largest path MTU whose packets fit the interfaces of these ports.
 
         Raises:
@@ -160,9 +188,12 @@ class Engine:
             - (IPV6_UDP_BYTES if ":" in port.host else IPV4_UDP_BYTES)
             for port in ports
         )
-        fitting = [mtu for mtu in MTUS if mtu + PACKET_OVERHEAD_BYTES <= room]
+        room -= PACKET_OVERHEAD_BYTES + (SEAL_BYTES if sealed else 0)
+        fitting = [mtu for mtu in MTUS if mtu <= room]
         if not fitting:
-            raise ConfigError(f"interface MTU leaves {room} bytes; MRC's smallest packet is larger")
+            raise ConfigError(
+                f"interface MTU leaves {room} bytes for the payload of a packet; at least {MTUS[0]}"
+            )
         return max(fitting)
 
     def link_bps(self, ports: list[LocalPort]) -> int:

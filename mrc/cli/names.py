@@ -129,8 +129,10 @@ def link_objection(target: str, depth: int) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Tell whether a name is one of ours for unfinished files."""
-    return name.startswith(".") and name.endswith((PART_SUFFIX, JOURNAL_SUFFIX))
+    """Tell whether a name is one of ours for unfinished files, on some disk at least."""
+    # There are disks that ignore case, and others that ignore dots and blanks at the end.
+    folded = name.casefold().rstrip(". ")
+    return folded.startswith(".") and folded.endswith((PART_SUFFIX, JOURNAL_SUFFIX))
 
 
 def part_name(name: str) -> str:

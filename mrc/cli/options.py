@@ -6,20 +6,18 @@ Turns what people type into checked values; opens nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
 import mrc
 from mrc.cli.names import printable
+from mrc.errors import ConfigError
 from mrc.units import NS_PER_S
 
 CONTROL_PORT = 18515
 """Default port of the rendezvous (TCP), the one OCP's example uses."""
 
-SCHEME = "mrc"
 MTU_CHOICES = ("256", "512", "1024", "2048", "4096")
 SPRAY_RUN_MAX = 64
 TIMEOUT_S_DEFAULT = 30.0
@@ -27,67 +25,6 @@ RETRY_FOREVER = 25
 """The largest `retry_exponential`: a queue pair that never gives up."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class HostPort:
-    """An address to listen on or to reach.
-
-    Attributes:
-        host: a name or an address, without brackets.
-        port: TCP port of the rendezvous, 0 to 65535; 0 lets the kernel choose, when listening.
-    """
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        """Spell it as in a URL."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The URL a sender is given."""
-        return f"{SCHEME}://{self}/"
-
-
-def parse_host_port(text: str, *, port: int = CONTROL_PORT) -> HostPort:
-    """Read HOST, HOST:PORT or [ADDRESS]:PORT.
-
-    Raises:
-        ValueError: it is none of these; the message says what is wrong.
-    """
-    if text.count(":") > 1 and not text.startswith("["):
-        raise ValueError("an IPv6 address stands in brackets: [::1]:18515")
-    try:
-        parts = urlsplit(f"//{text}")
-        given = parts.port
-    except ValueError as error:
-        raise ValueError(f"port must be 0 to 65535 ({error})") from None
-    if parts.path or parts.query or parts.fragment or parts.username is not None:
-        raise ValueError("only HOST:PORT is meant here")
-    host = text.rpartition("]")[0][1:] if text.startswith("[") else text.partition(":")[0]
-    if not host:
-        raise ValueError("the host is missing")
-    return HostPort(host, port if given is None else given)
-
-
-def parse_url(text: str) -> HostPort:
-    """Read mrc://HOST:PORT/, as mrc-recv prints it; the scheme may be left out.
-
-    Raises:
-        ValueError: it is another scheme, or carries what such a URL does not have.
-    """
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        rest = text
-    elif scheme.lower() != SCHEME:
-        raise ValueError(f"the scheme must be {SCHEME}://, not {printable(scheme)}://")
-    address = parse_host_port(rest.removesuffix("/"))
-    if address.port == 0:
-        raise ValueError("port 0 is nobody's")
-    return address
 
 
 def retry_exponential(timeout_s: float) -> int:
@@ -103,39 +40,40 @@ def retry_exponential(timeout_s: float) -> int:
     return RETRY_FOREVER
 
 
-class HostPortType(click.ParamType[HostPort]):
+class AddressType(click.ParamType[mrc.Address]):
     """An address to listen on."""
 
     name = "host:port"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> HostPort:
+    def convert(self, value: Any, param: Any, ctx: Any) -> mrc.Address:
         """Read the text of an option."""
-        if isinstance(value, HostPort):
+        if isinstance(value, mrc.Address):
             return value
         try:
-            return parse_host_port(str(value))
-        except ValueError as error:
-            self.fail(f"{printable(str(value))!r}: {error}", param, ctx)
+            url = mrc.Url.parse(str(value))
+        except ConfigError as error:
+            self.fail(printable(str(error)), param, ctx)
+        if url.key is not None:
+            self.fail("only HOST:PORT is meant here", param, ctx)
+        return url.address
 
 
-class UrlType(click.ParamType[HostPort]):
+class UrlType(click.ParamType[mrc.Url]):
     """The URL of a receiver."""
 
     name = "url"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> HostPort:
+    def convert(self, value: Any, param: Any, ctx: Any) -> mrc.Url:
         """Read the text of an argument."""
-        if isinstance(value, HostPort):
+        if isinstance(value, mrc.Url):
             return value
         try:
-            return parse_url(str(value))
-        except ValueError as error:
-            self.fail(
-                f"{printable(str(value))!r} is not the URL of a receiver: {error}"
-                " (mrc://HOST:PORT/, as mrc-recv prints it)",
-                param,
-                ctx,
-            )
+            url = mrc.Url.parse(str(value))
+        except ConfigError as error:
+            self.fail(f"{printable(str(error))} (URL is what mrc-recv prints)", param, ctx)
+        if url.address.port == 0:
+            self.fail("port 0 is nobody's", param, ctx)
+        return url
 
 
 class SprayRunType(click.ParamType[int]):

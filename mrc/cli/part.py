@@ -57,37 +57,10 @@ class Part:
         self.parent_fd = folder.open_folder(entry.parts[:-1])
         self.fd = -1
         try:
-            self.fd = self._open()
+            self.fd = _open_own(self._temporary, self.parent_fd, lock=True)
         except OSError as error:
             self.close()
             raise file_trouble(error, self.shown) from error
-
-    def _open(self) -> int:
-        for _ in range(_OPEN_ATTEMPTS):
-            fd = os.open(self._temporary, _OPEN_FLAGS, _PRIVATE, dir_fd=self.parent_fd)
-            try:
-                if self._take(fd):
-                    return fd
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)
-        raise OSError(errno.EBUSY, "another transfer is writing this file")
-
-    def _take(self, fd: int) -> bool:
-        """Lock the open file; False when its name has meanwhile become another file's."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OSError(errno.EBUSY, "another transfer is writing this file") from None
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise OSError(errno.EPERM, f"{self._temporary} beside it is not ours")
-        if status.st_nlink > 1:
-            # The other name is a finished file, or a trap. Either way it must not be written to.
-            os.unlink(self._temporary, dir_fd=self.parent_fd)
-            return False
-        return status.st_nlink == 1
 
     def write(self, data: memoryview) -> None:
         """Append to the file.
@@ -182,7 +155,7 @@ class MappedPart:
         claimed: list[bytes] = []
         if self.blocks > 1:
             name = journal_name(self._part.name)
-            fd = os.open(name, _OPEN_FLAGS, _PRIVATE, dir_fd=self._part.parent_fd)
+            fd = _open_own(name, self._part.parent_fd)
             self._journal = Journal(fd, self.entry, self.block_bytes)
             if os.fstat(self._part.fd).st_size == self.entry.size:
                 claimed = self._journal.load()
@@ -307,6 +280,41 @@ class MappedPart:
             self.map = None
 
 
+def _open_own(name: str, folder_fd: int, *, lock: bool = False) -> int:
+    """Open a file of ours beside a final one, or make it; never through what only has its name.
+
+    Raises:
+        OSError: it is no file or someone else's, or another transfer has locked it.
+    """
+    for _ in range(_OPEN_ATTEMPTS):
+        fd = os.open(name, _OPEN_FLAGS, _PRIVATE, dir_fd=folder_fd)
+        try:
+            if lock:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_own(fd, name, folder_fd):
+                return fd
+        except BlockingIOError:
+            os.close(fd)
+            raise OSError(errno.EBUSY, "another transfer is writing this file") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+    raise OSError(errno.EBUSY, "another transfer is writing this file")
+
+
+def _is_own(fd: int, name: str, folder_fd: int) -> bool:
+    """Look at what was opened; False when its name has meanwhile become another file's."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, f"{name} beside it is not ours")
+    if status.st_nlink > 1:
+        # The other name is a finished file, or a trap. Either way it must not be written to.
+        os.unlink(name, dir_fd=folder_fd)
+        return False
+    return status.st_nlink == 1
+
+
 def hash_existing(folder: Folder, entry: Entry, advance: Advance) -> Digest:
     """Digest the file that stands under an entry's final name.
 
@@ -317,6 +325,8 @@ def hash_existing(folder: Folder, entry: Entry, advance: Advance) -> Digest:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         fd = os.open(name, flags, dir_fd=parent_fd)
         try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "is no file any more")
             return hash_prefix(fd, entry.size, folder.shown(entry.parts), advance)
         finally:
             os.close(fd)

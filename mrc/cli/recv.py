@@ -13,14 +13,13 @@ import click
 import mrc
 from mrc.cli.addresses import reachable_host
 from mrc.cli.failures import ExitCode, OutputClosed, PeerStopped
+from mrc.cli.locks import LockWishes, lock_options
 from mrc.cli.names import printable
 from mrc.cli.options import (
     CONTROL_PORT,
-    HostPort,
-    HostPortType,
+    AddressType,
     network_options,
     output_options,
-    parse_url,
     retry_exponential,
 )
 from mrc.cli.progress import Progress
@@ -49,7 +48,12 @@ Examples:
   mrc-recv --plane 10.0.0.2 --plane 10.0.1.2 --listen 10.0.0.2
 
 \b
-Prints the URL for mrc-send on a line of its own. Files appear under their final names when they
+Prints the URL for mrc-send on a line of its own. It is an invitation: whoever has it may send here
+until mrc-recv ends, with --once a single sender and nobody after. For fleets keep the fingerprint
+by --identity, and give both sides a token by --token-file or $MRC_TOKEN.
+
+\b
+Files appear under their final names when they
 are complete and verified; until then they are hidden beside them (.NAME.mrc-part), and a transfer
 that is run again goes on from there; do not shorten one that is being received, which ends the
 process. Nothing is written outside the output folder.
@@ -65,7 +69,8 @@ mismatch, 130 and 143 signals. Without --once only signals and set-up end it.
 class _Wishes:
     """What the user asked for."""
 
-    listen: HostPort
+    listen: mrc.Address
+    lock: LockWishes
     out: str
     planes: tuple[str, ...]
     config: mrc.Config
@@ -90,7 +95,7 @@ class _Wishes:
 @click.version_option(package_name=DISTRIBUTION)
 @click.option(
     "--listen",
-    type=HostPortType(),
+    type=AddressType(),
     default=f"0.0.0.0:{CONTROL_PORT}",
     show_default=True,
     metavar="HOST:PORT",
@@ -115,12 +120,20 @@ class _Wishes:
     show_default=True,
     help="Make files durable before they are reported as stored.",
 )
+@click.option(
+    "--identity",
+    metavar="FILE",
+    help="Keep private key and certificate in FILE, made when it is missing, so that the"
+    " fingerprint in the URL stays the same. Default: new ones each time.",
+)
+@lock_options
 @network_options
 @output_options
 def command(as_json: bool, quiet: bool, **wishes: Any) -> ExitCode:
     """Receive what mrc-send sends, and verify it by SHA-256."""
     wanted = _Wishes(
         listen=wishes["listen"],
+        lock=LockWishes(wishes["insecure"], wishes["token_file"], wishes["identity"]),
         out=wishes["out"],
         planes=tuple(wishes["planes"]),
         config=mrc.Config(
@@ -138,6 +151,7 @@ def command(as_json: bool, quiet: bool, **wishes: Any) -> ExitCode:
         raise click.UsageError("--json and --out - both want standard output")
     start = {
         "listen": str(wanted.listen),
+        "secured": wanted.lock.secured,
         "out": wanted.out,
         "planes": list(wanted.planes),
         "mtu_bytes": wanted.config.mtu,
@@ -153,14 +167,20 @@ async def _serve(session: Session, wanted: _Wishes) -> ExitCode:
     if isinstance(wanted.sink, FolderSink):
         # Find out now that the folder cannot be written to, not when a sender comes.
         wanted.sink.open().close()
+    lock = wanted.lock.lock(one_time=wanted.once)
     room = asyncio.Semaphore(TRANSFERS_MAX)
-    listening = mrc.listen(str(wanted.listen), config=wanted.config, planes=wanted.planes)
+    listening = mrc.listen(
+        str(wanted.listen), config=wanted.config, planes=wanted.planes, lock=lock
+    )
     async with listening as listener:
-        _announce(session, wanted, parse_url(listener.url))
+        _announce(session, wanted, listener)
         while wanted.once:
             code = await _take(session, wanted, await listener.accept())
             if code is not None:
                 return code
+            if lock is not None:
+                # A sender that was cut off before it offered anything may come back.
+                lock.reopen()
         async with asyncio.TaskGroup() as group:
             while True:
                 await room.acquire()
@@ -168,11 +188,16 @@ async def _serve(session: Session, wanted: _Wishes) -> ExitCode:
                 task.add_done_callback(lambda _: room.release())
 
 
-def _announce(session: Session, wanted: _Wishes, bound: HostPort) -> None:
+def _announce(session: Session, wanted: _Wishes, listener: mrc.Listener) -> None:
     """Print the URL, where it can be found by a person and by a script."""
-    url = HostPort(reachable_host(bound.host), bound.port).url
+    host, port = listener.address
+    address = mrc.Address(reachable_host(host), port)
+    url = mrc.Url(address, listener.lock.key if listener.lock else None)
+    if not wanted.lock.secured:
+        warning = wanted.lock.warning("send files here")
+        session.display.line(f"{COMMAND}: {warning}")
     if wanted.as_json or wanted.to_stdout:
-        session.display.error(url)
+        session.display.error(str(url))
     else:
         print(url, flush=True)
     where = "standard output" if wanted.to_stdout else printable(wanted.out)

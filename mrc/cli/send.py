@@ -10,8 +10,8 @@ import click
 
 import mrc
 from mrc.cli.failures import ExitCode
+from mrc.cli.locks import LockWishes, lock_options
 from mrc.cli.options import (
-    HostPort,
     SprayRunType,
     UrlType,
     network_options,
@@ -36,10 +36,15 @@ STDIN_NAME = "stdin"
 
 EPILOG = """\b
 Examples:
-  mrc-send disk.img mrc://192.0.2.7:18515/
-  mrc-send photos notes.txt mrc://192.0.2.7:18515/
-  mrc-send --plane 10.0.0.1 --plane 10.0.1.1 --paths 32 disk.img mrc://10.0.0.2:18515/
-  tar c . | mrc-send - mrc://192.0.2.7:18515/
+  mrc-send disk.img mrc://192.0.2.7:18515/KEY
+  mrc-send photos notes.txt mrc://192.0.2.7:18515/KEY
+  mrc-send --plane 10.0.0.1 --plane 10.0.1.1 --paths 32 disk.img mrc://10.0.0.2:18515/KEY
+  tar c . | mrc-send - mrc://192.0.2.7:18515/KEY
+
+\b
+KEY is the receiver's fingerprint, by which it is known, and a token, by which you are: whoever has
+the whole URL can send in your place. Where others on this machine must not read it in the list of
+processes, give both sides a token of your own by --token-file or $MRC_TOKEN.
 
 \b
 Files keep their names, permissions and times. Symbolic links that stay inside their folder are
@@ -58,7 +63,8 @@ class _Wishes:
     """What the user asked for."""
 
     paths: tuple[str, ...]
-    url: HostPort
+    url: mrc.Url
+    lock: LockWishes
     name: str
     planes: tuple[str, ...]
     config: mrc.Config
@@ -93,16 +99,18 @@ class _Wishes:
     metavar="NAME",
     help="What standard input is called at the receiver.",
 )
+@lock_options
 @network_options
 @output_options
-def command(url: HostPort, as_json: bool, quiet: bool, **wishes: Any) -> ExitCode:
+def command(url: mrc.Url, as_json: bool, quiet: bool, **wishes: Any) -> ExitCode:
     """Send every PATH to the mrc-recv at URL; - is standard input.
 
-    URL is what mrc-recv printed: mrc://HOST:PORT/. Contents are verified by SHA-256 at the end.
+    URL is what mrc-recv printed: mrc://HOST:PORT/KEY. Contents are verified by SHA-256 at the end.
     """
     wanted = _Wishes(
         paths=tuple(wishes["paths"]),
         url=url,
+        lock=LockWishes(wishes["insecure"], wishes["token_file"]),
         name=wishes["name"],
         planes=tuple(wishes["planes"]),
         config=mrc.Config(
@@ -115,7 +123,8 @@ def command(url: HostPort, as_json: bool, quiet: bool, **wishes: Any) -> ExitCod
         timeout_s=wishes["timeout_s"],
     )
     start = {
-        "url": url.url,
+        "url": url.public,
+        "secured": wanted.lock.secured,
         "paths": wanted.config.paths,
         "planes": list(wanted.planes),
         "mtu_bytes": wanted.config.mtu,
@@ -127,14 +136,19 @@ def command(url: HostPort, as_json: bool, quiet: bool, **wishes: Any) -> ExitCod
 
 async def _send(session: Session, wanted: _Wishes) -> ExitCode:
     """Find out what to send, connect, and send it."""
+    token = wanted.lock.token_for(wanted.url)
+    if not wanted.lock.secured:
+        warning = wanted.lock.warning("answer in the receiver's place")
+        session.display.line(f"{COMMAND}: {warning}")
     progress = Progress()
     what = await _what(session, wanted, progress)
     if isinstance(what, Listing):
         session.lost_hint = "; run it again to resume"
     connecting = mrc.connect(
-        wanted.url.url,
+        str(wanted.url),
         config=wanted.config,
         planes=wanted.planes,
+        token=token,
         timeout_s=min(wanted.timeout_s, CONNECT_TIMEOUT_S_MAX),
     )
     async with connecting as qp:

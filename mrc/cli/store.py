@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
+from typing import NoReturn
 
 from mrc.cli.failures import FileTrouble, file_trouble
 from mrc.cli.manifest import Entry, Kind
@@ -122,18 +123,19 @@ class Folder:
         """
         found: list[Standing] = []
         conflicts: list[str] = []
-        needed_bytes = 0
+        needed_bytes = needed_names = 0
         missing: set[str] = set()
         for entry in entries:
             standing = self._standing(entry, missing)
             found.append(standing)
+            needed_names += standing is Standing.ABSENT
             if standing is Standing.OTHER and not self.overwrite:
                 conflicts.append(self.shown(entry.parts))
             elif entry.kind is Kind.FILE and standing is not Standing.ALIKE:
                 needed_bytes += self._missing_bytes(entry, missing)
         if conflicts:
             raise _taken(conflicts)
-        self.check_space(needed_bytes)
+        self._check_space(needed_bytes, needed_names)
         return found
 
     def _standing(self, entry: Entry, missing: set[str]) -> Standing:
@@ -165,22 +167,20 @@ class Folder:
                 return entry.size
             return max(entry.size - 512 * status.st_blocks, 0)
 
-    def check_space(self, needed_bytes: int) -> None:
-        """Make sure that so many bytes would fit now.
-
-        Raises:
-            FileTrouble: they would not (ENOSPC).
-        """
+    def _check_space(self, needed_bytes: int, needed_names: int) -> None:
+        """Make sure that so many bytes, and so many new files, folders and links, would fit now."""
         with _naming(self.path):
             status = os.fstatvfs(self._fd)
         free_bytes = status.f_bavail * status.f_frsize
         if needed_bytes > free_bytes:
-            raise FileTrouble(
-                errno.ENOSPC,
-                f"{os.strerror(errno.ENOSPC)}: {format_bytes(needed_bytes)} needed,"
-                f" {format_bytes(free_bytes)} free",
-                self.path,
-            )
+            self._refuse_space(format_bytes(needed_bytes), format_bytes(free_bytes))
+        # A disk that makes inodes as they are needed says that it has none at all.
+        if status.f_files and needed_names > status.f_favail:
+            self._refuse_space(f"{needed_names} files", str(status.f_favail))
+
+    def _refuse_space(self, needed: str, free: str) -> NoReturn:
+        full = os.strerror(errno.ENOSPC)
+        raise FileTrouble(errno.ENOSPC, f"{full}: {needed} needed, {free} free", self.path)
 
     def forbid_replacing(self, entry: Entry) -> None:
         """Refuse to replace what stands under a name, unless told to.

@@ -20,8 +20,9 @@ REPOSITORY = Path(__file__).parents[2]
 
 def command(name: str, *arguments: object) -> list[str]:
     """The words that start a command of this tree."""
-    module = name.replace("mrc-", "mrc.cli.")
-    code = f"from {module} import main; main()"
+    own = name.removeprefix("mrc-")
+    module, main = ("mrc.cli.entry", own) if own != name else (name, "main")
+    code = f"from {module} import {main}; {main}()"
     return [sys.executable, "-c", code, *map(str, arguments)]
 
 

@@ -328,7 +328,7 @@ def test_nobody_there_is_exit_3(small: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"mrc://127.0.0.1:{taken.getsockname()[1]}/"
-        sent = send("--json", small, url)
+        sent = send("--json", "--insecure", "--quiet", small, url)
     assert sent.code == 3
     assert sent.document["error"]["kind"] == "PeerUnreachable"
     assert sent.err.count("\n") == 1
@@ -336,12 +336,14 @@ def test_nobody_there_is_exit_3(small: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [b"SSH-2.0-OpenSSH_9.9\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_something_else_there_is_exit_7(small: Path, words: bytes) -> None:
+@pytest.mark.parametrize("key", ["", "A" * 43 + "." + "A" * 22], ids=["open", "locked"])
+def test_something_else_there_is_exit_7(small: Path, words: bytes, key: str) -> None:
     """A peer that speaks another protocol is named as such, in one line."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         answering = threading.Thread(target=_answer, args=(server, words))
         answering.start()
-        sent = send("--quiet", small, f"mrc://127.0.0.1:{server.getsockname()[1]}/")
+        url = f"mrc://127.0.0.1:{server.getsockname()[1]}/{key}"
+        sent = send("--quiet", *(() if key else ("--insecure",)), small, url)
         answering.join()
     assert sent.code == 7
     assert sent.err.count("\n") == 1
@@ -355,29 +357,35 @@ def _answer(server: socket.socket, words: bytes) -> None:
             pass
 
 
-def test_garbage_at_the_receiver_does_not_disturb_it(tmp_path: Path, small: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--insecure",)], ids=["locked", "open"])
+def test_garbage_at_the_receiver_does_not_disturb_it(
+    tmp_path: Path, small: Path, options: tuple[str, ...]
+) -> None:
     """A port scan costs nothing: the next sender is served, even with --once."""
-    with receiver(tmp_path / "out", "--once") as recv:
+    with receiver(tmp_path / "out", "--once", *options) as recv:
         url = recv.url()
-        port = int(url.rsplit(":", 1)[1].strip("/"))
+        port = mrc.Url.parse(url).address.port
         for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b'{"protocol": 1}\n', b"[" * 100_000):
             with socket.create_connection(("127.0.0.1", port)) as connection:
                 connection.sendall(words)
-        assert send(small, url).code == 0
+        assert send(*options, small, url).code == 0
         assert recv.end().code == 0
 
 
-def test_a_stranger_does_not_use_up_once(tmp_path: Path, small: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--insecure",)], ids=["locked", "open"])
+def test_who_offers_nothing_does_not_use_up_once(
+    tmp_path: Path, small: Path, options: tuple[str, ...]
+) -> None:
     """Whoever connects as mrc does and leaves without an offer is not the one transfer."""
 
     async def look_in(url: str) -> None:
         async with mrc.connect(url) as qp:
             await qp.channel.receive()
 
-    with receiver(tmp_path / "out", "--once") as recv:
+    with receiver(tmp_path / "out", "--once", *options) as recv:
         url = recv.url()
         asyncio.run(look_in(url))
-        assert send(small, url).code == 0
+        assert send(*options, small, url).code == 0
         assert recv.end().code == 0
 
 
@@ -421,7 +429,7 @@ def test_a_document_that_cannot_be_printed_is_exit_6(
 
 def test_a_closed_standard_input_is_not_sent(tmp_path: Path) -> None:
     """It is said to be closed, rather than sent as an empty stream."""
-    sent = _shell("<&-", "-", "mrc://127.0.0.1:1/")
+    sent = _shell("<&-", "--insecure", "-", "mrc://127.0.0.1:1/")
     assert sent.returncode == 2
     assert "standard input is closed" in sent.stderr
 
@@ -438,7 +446,7 @@ def test_a_port_in_use_is_exit_2(tmp_path: Path) -> None:
 
 def test_a_missing_source_is_exit_6(tmp_path: Path) -> None:
     """It is found before anything is connected."""
-    sent = send(tmp_path / "missing", "mrc://127.0.0.1:1/")
+    sent = send("--insecure", tmp_path / "missing", "mrc://127.0.0.1:1/")
     assert sent.code == 6
     assert "missing: No such file or directory" in sent.err
 
@@ -452,7 +460,7 @@ def test_a_missing_source_is_exit_6(tmp_path: Path) -> None:
         ("--json", "--paths", "0", "x", "mrc://127.0.0.1/"),
         ("--json", "--mtu", "1500", "x", "mrc://127.0.0.1/"),
         ("--json", "--spray-run", "0.5", "x", "mrc://127.0.0.1/"),
-        ("--json", "-", "x", "mrc://127.0.0.1/"),
+        ("--json", "--insecure", "-", "x", "mrc://127.0.0.1/"),
     ],
 )
 def test_mistakes_in_the_arguments_are_exit_2_and_still_json(arguments: tuple[str, ...]) -> None:

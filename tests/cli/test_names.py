@@ -44,6 +44,10 @@ HOSTILE_PATHS = [
     "\ud800",
     ".x.mrc-part",
     "a/.x.mrc-journal",
+    ".x.MRC-part",
+    ".x.mrc-Journal",
+    ".x.mrc-part.",
+    ".x.mrc-part ..",
 ]
 
 
@@ -55,7 +59,11 @@ def test_hostile_paths_are_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["a", "a/b", "...", "..a", "a..", " ", "a\\b", "a\nb", "-rf", "~", "\udcff", "C:", "é"]
+    "path",
+    [
+        *("a", "a/b", "...", "..a", "a..", " ", "a\\b", "a\nb", "-rf", "~", "\udcff", "C:", "é"),
+        *("x.mrc-part", ".mrc-parts", ".x.mrc-part.gz"),
+    ],
 )
 def test_odd_but_legal_names_are_kept(path: str) -> None:
     """What is an ordinary name to the kernel is not refused for its looks."""

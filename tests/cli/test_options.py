@@ -23,7 +23,7 @@ from mrc.cli.failures import (
     exit_code,
     file_trouble,
 )
-from mrc.cli.options import HostPort, parse_host_port, parse_url, retry_exponential
+from mrc.cli.options import AddressType, UrlType, retry_exponential
 from mrc.errors import (
     ConfigError,
     LocalError,
@@ -34,6 +34,9 @@ from mrc.errors import (
     PeerVersionError,
     RetriesExceeded,
 )
+
+FINGERPRINT = "A" * 43
+TOKEN = "A" * 22
 
 
 @pytest.mark.parametrize(
@@ -47,38 +50,42 @@ from mrc.errors import (
         ("[fe80::1%eth0]", "fe80::1%eth0", 18515),
     ],
 )
-def test_urls_are_read(text: str, host: str, port: int) -> None:
-    """What mrc-recv prints is read back, and shorter forms people type."""
-    assert parse_url(text) == HostPort(host, port)
+@pytest.mark.parametrize("key", ["", f"{FINGERPRINT}.{TOKEN}", FINGERPRINT])
+def test_urls_are_read(text: str, host: str, port: int, key: str) -> None:
+    """What mrc-recv prints is read back, with a lock and without, and shorter forms people type."""
+    url = UrlType().convert(f"{text.rstrip('/')}/{key}" if key else text, None, None)
+    assert url.address == (host, port)
+    assert str(url.key or "") == key
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "words"),
     [
-        "",
-        "mrc://",
-        "http://host/",
-        "mrc://host:0/",
-        "mrc://host:65536/",
-        "mrc://host:x/",
-        "mrc://host/path",
-        "mrc://host/?q",
-        "mrc://user@host/",
-        "::1",
-        "2001:db8::1:18515",
+        ("", "names no host"),
+        ("mrc://", "names no host"),
+        ("http://host/", "not an address"),
+        ("mrc://host:0/", "port 0"),
+        ("mrc://host:65536/", "65535"),
+        ("mrc://host:x/", "not an address"),
+        ("mrc://host/path", "fingerprint in the URL has 4 characters, not 43"),
+        ("mrc://host/?q", "has '[?]' in it"),
+        ("mrc://user@host/", "not an address"),
+        ("::1", "IPv6 in brackets"),
+        ("2001:db8::1:18515", "IPv6 in brackets"),
     ],
 )
-def test_other_urls_are_refused(text: str) -> None:
+def test_other_urls_are_refused(text: str, words: str) -> None:
     """What cannot be meant is an error that says why."""
-    with pytest.raises(ValueError, match=r"."):
-        parse_url(text)
+    with pytest.raises(click.BadParameter, match=words):
+        UrlType().convert(text, None, None)
 
 
-def test_addresses_are_printed_as_urls() -> None:
-    """A printed URL is ready to be pasted, for IPv6 with brackets; port 0 may be listened on."""
-    assert HostPort("::1", 5).url == "mrc://[::1]:5/"
-    assert parse_url(HostPort("::1", 5).url) == HostPort("::1", 5)
-    assert parse_host_port("127.0.0.1:0").port == 0
+@pytest.mark.parametrize("text", ["host:1/" + FINGERPRINT, "host:1:2", "http://host"])
+def test_other_places_to_listen_at_are_refused(text: str) -> None:
+    """A receiver is told host and port; the key is its own."""
+    with pytest.raises(click.BadParameter, match=r"."):
+        AddressType().convert(text, None, None)
+    assert AddressType().convert("127.0.0.1:0", None, None) == ("127.0.0.1", 0)
 
 
 def test_a_wildcard_is_never_advertised() -> None:

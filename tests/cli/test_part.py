@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,23 +207,25 @@ def test_two_transfers_do_not_write_one_file(folder: Folder) -> None:
         MappedPart(folder, ENTRY, BLOCK).abandon()
 
 
+@pytest.mark.parametrize("beside", [part_name("f"), journal_name("f")])
 def test_an_unfinished_file_that_is_a_link_is_not_written_through(
-    folder: Folder, tmp_path: Path
+    folder: Folder, tmp_path: Path, beside: str
 ) -> None:
-    """A symbolic link in the place of the unfinished file is trouble, not a way out."""
+    """A symbolic link in its place, or its journal's, is trouble and not a way out."""
     (tmp_path / "victim").write_text("precious")
-    (tmp_path / part_name("f")).symlink_to("victim")
+    (tmp_path / beside).symlink_to("victim")
     with pytest.raises(FileTrouble):
         MappedPart(folder, ENTRY, BLOCK)
     assert (tmp_path / "victim").read_text() == "precious"
 
 
+@pytest.mark.parametrize("beside", [part_name("f"), journal_name("f")])
 def test_an_unfinished_file_with_a_second_name_is_not_written_to(
-    folder: Folder, tmp_path: Path
+    folder: Folder, tmp_path: Path, beside: str
 ) -> None:
-    """A hard link in its place is another file's content; a new file is begun."""
+    """A hard link in its place, or its journal's, is another file's content; it is begun anew."""
     (tmp_path / "victim").write_text("precious")
-    os.link(tmp_path / "victim", tmp_path / part_name("f"))
+    os.link(tmp_path / "victim", tmp_path / beside)
     part = MappedPart(folder, ENTRY, BLOCK)
     _fill(part, 4)
     part.commit()
@@ -230,13 +233,51 @@ def test_an_unfinished_file_with_a_second_name_is_not_written_to(
     assert (tmp_path / "f").read_bytes() == DATA
 
 
-def test_a_pipe_in_the_place_of_the_unfinished_file_does_not_hang(
-    folder: Folder, tmp_path: Path
+@pytest.mark.parametrize("beside", [part_name("f"), journal_name("f")])
+def test_a_pipe_in_the_place_of_an_unfinished_file_does_not_hang(
+    folder: Folder, tmp_path: Path, beside: str
 ) -> None:
     """Opening never waits for the other end of a pipe."""
-    os.mkfifo(tmp_path / part_name("f"))
+    os.mkfifo(tmp_path / beside)
     with pytest.raises(FileTrouble, match="not ours"):
         MappedPart(folder, ENTRY, BLOCK)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("beside", [part_name("f"), journal_name("f")])
+def test_a_device_in_the_place_of_an_unfinished_file_is_not_written_to(
+    folder: Folder, tmp_path: Path, beside: str
+) -> None:
+    """Nobody gets a peer's bytes onto a disk or a terminal by giving it such a name."""
+    os.mknod(tmp_path / beside, stat.S_IFCHR | 0o600, os.makedev(1, 7))
+    with pytest.raises(FileTrouble, match="not ours"):
+        MappedPart(folder, ENTRY, BLOCK)
+
+
+@pytest.mark.root
+def test_an_unfinished_file_of_somebody_else_is_not_written_to(
+    folder: Folder, tmp_path: Path
+) -> None:
+    """Its owner could read, and change, what was verified."""
+    (tmp_path / part_name("f")).write_bytes(b"")
+    os.chown(tmp_path / part_name("f"), 12345, 12345)
+    with pytest.raises(FileTrouble, match="not ours"):
+        MappedPart(folder, ENTRY, BLOCK)
+
+
+def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(folder: Folder, tmp_path: Path) -> None:
+    """What was opened as a folder stays that folder, whatever its name comes to mean."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "d").mkdir()
+    part = MappedPart(folder, replace(ENTRY, path="d/f"), BLOCK)
+    (tmp_path / "d").rename(tmp_path / "moved")
+    (tmp_path / "d").symlink_to("outside")
+    _fill(part, 4)
+    part.commit()
+    assert _names(tmp_path / "outside") == []
+    assert (tmp_path / "moved" / "f").read_bytes() == DATA
+    with pytest.raises(FileTrouble, match="links are not followed"):
+        MappedPart(folder, replace(ENTRY, path="d/f"), BLOCK)
 
 
 def test_a_full_disk_is_an_error_before_the_first_byte(
@@ -329,4 +370,8 @@ def test_a_file_that_is_there_can_be_compared(folder: Folder, tmp_path: Path) ->
     (tmp_path / "f").unlink()
     (tmp_path / "f").symlink_to("/etc/passwd")
     with pytest.raises(FileTrouble):
+        hash_existing(folder, ENTRY, _nothing)
+    (tmp_path / "f").unlink()
+    os.mkfifo(tmp_path / "f")
+    with pytest.raises(FileTrouble, match="is no file any more"):
         hash_existing(folder, ENTRY, _nothing)

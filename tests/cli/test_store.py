@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -84,6 +84,26 @@ def test_a_link_under_a_final_name_is_not_followed(out: Path, folder: Folder) ->
     assert not (out.parent / "outside" / "f").exists()
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_pipe_under_a_final_name_is_taken_for_a_name(out: Path, overwrite: bool) -> None:
+    """What is no file is neither opened nor written to: it is in the way, or it is replaced."""
+    os.mkfifo(out / "f")
+    (out / "tmp").write_text("new")
+    folder = Folder(str(out), overwrite=overwrite)
+    with folder.parent_of(_file("f")) as (fd, name):
+        if overwrite:
+            assert folder.survey([_file("f")]) == [Standing.OTHER]
+            folder.place("tmp", name, fd, ("f",))
+            assert (out / "f").read_text() == "new"
+        else:
+            with pytest.raises(FileTrouble, match="already exists"):
+                folder.survey([_file("f")])
+            with pytest.raises(FileTrouble, match="already exists"):
+                folder.place("tmp", name, fd, ("f",))
+            assert (out / "f").is_fifo()
+    folder.close()
+
+
 def test_existing_names_are_refused_before_anything_is_written(out: Path, folder: Folder) -> None:
     """All conflicts are found at once, a few of them named and the rest counted."""
     for name in "abcde":
@@ -118,6 +138,33 @@ def test_too_little_space_is_found_before_the_first_byte(folder: Folder) -> None
     with pytest.raises(FileTrouble, match=r"No space left on device: 64\.0 TiB needed") as caught:
         folder.survey([_file("a", 1 << 46)])
     assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize(("inodes", "fits"), [(1000, False), (0, True)])
+def test_too_few_inodes_are_found_before_the_first_byte(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, inodes: int, fits: bool
+) -> None:
+    """Many small files can fill a disk that has room; one that makes inodes has no such end."""
+    monkeypatch.setattr(os, "fstatvfs", _disk_with_two_inodes_free(os.fstatvfs, inodes))
+    entries = [_file(name, 1) for name in "abc"]
+    folder.survey(entries[:2])
+    if fits:
+        folder.survey(entries)
+    else:
+        with pytest.raises(FileTrouble, match=r"No space left on device: 3 files needed, 2 free"):
+            folder.survey(entries)
+
+
+def _disk_with_two_inodes_free(
+    real: Callable[[int], os.statvfs_result], inodes: int
+) -> Callable[[int], os.statvfs_result]:
+    def look(fd: int) -> os.statvfs_result:
+        fields = list(real(fd))
+        # f_files, f_ffree, f_favail.
+        fields[5:8] = [inodes, 2, 2] if inodes else [0, 0, 0]
+        return os.statvfs_result(fields)
+
+    return look
 
 
 def test_space_that_an_unfinished_file_has_already_counts(out: Path, folder: Folder) -> None:
