@@ -283,7 +283,7 @@ def recovered_ms(run: Recording) -> float | None:
 
 @metric("from the start to the withdrawal of the last active path that was dead before", "ms")
 def found_bad_ms(run: Recording) -> float | None:
-    """None while one of them is still in use at the end."""
+    """None while one of them is still in use at the end; 0 where none ever carried a packet."""
     flow = _main(run)
     before = [each for each in run.happened if each.begin_s <= 0]
     if not before:

@@ -174,6 +174,8 @@ class Scenario(Strict):
     """Not looked at: windows open, paths are learnt."""
     endpoint: EndpointSettings = Field(default_factory=dict)
     """Settings of `mrc.Config` for all senders and receivers."""
+    locked: bool = False
+    """MRC's packets are sealed, as behind a lock."""
     traffic: Literal["messages", "file"] = "messages"
     """`file`: each flow is one file, by mrc-send and mrc-recv, to a host of its own."""
     options: list[str] = Field(default_factory=list)

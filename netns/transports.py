@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
 
 from pyroute2 import MPTCP
 
+import mrc
 from netns import kernel
 from netns.fabric import Fabric
 from netns.lab import Lab
 from netns.scenario import Flow, Scenario
 
 MRC_PORT, TCP_PORT = 18515, 18516
+IDENTITY_FILE, TOKEN_FILE = "identity.pem", "token"
 RECEIVER_PERIOD_MS = 2.0
 SENDER_PERIOD_MS = 10.0
 MPTCP_LIMIT = 8
@@ -69,7 +72,21 @@ class Mrc(Transport):
     header_bytes = ETHERNET_BYTES + 20 + 8 + 12 + 4 + 4 + 16 + 4
 
     def prepare(self, lab: Lab, scenario: Scenario) -> None:
-        """Hosts need nothing."""
+        """Make what locks the door of every receiver, if anything shall."""
+        if scenario.locked:
+            (lab.folder / TOKEN_FILE).write_text(secrets.token_urlsafe(), encoding="ascii")
+            mrc.Lock.load(*self._lock(lab))
+
+    @staticmethod
+    def _lock(lab: Lab) -> tuple[str, str]:
+        """One identity for all hosts, in a file, and the token for it."""
+        token = (lab.folder / TOKEN_FILE).read_text(encoding="ascii")
+        return str(lab.folder / IDENTITY_FILE), token
+
+    def _url(self, lab: Lab, scenario: Scenario, host: str) -> str:
+        """What a receiver will answer to, known before it runs."""
+        key = mrc.Lock.load(*self._lock(lab)).key if scenario.locked else ""
+        return f"mrc://{lab.fabric.addresses(host)[0]}:{MRC_PORT}/{key}"
 
     def receiver_orders(self, lab: Lab, scenario: Scenario, host: str) -> dict[str, Any]:
         """One endpoint for all flows to a host."""
@@ -78,6 +95,7 @@ class Mrc(Transport):
             "addresses": lab.fabric.addresses(host),
             "port": MRC_PORT,
             "config": self._config(lab, scenario, host),
+            "lock": self._lock(lab) if scenario.locked else None,
             "period_ms": RECEIVER_PERIOD_MS,
         }
 
@@ -85,7 +103,8 @@ class Mrc(Transport):
         """One queue pair over all planes the two hosts share."""
         return {
             "module": "netns.traffic.mrc_sender",
-            "url": f"mrc://{lab.fabric.addresses(flow.target)[0]}:{MRC_PORT}/",
+            "url": self._url(lab, scenario, flow.target),
+            "token": self._lock(lab)[1] if scenario.locked else None,
             "planes": lab.fabric.addresses(flow.source),
             "config": {**self._config(lab, scenario, flow.source), **flow.endpoint},
             **_common(scenario, flow),
@@ -112,7 +131,7 @@ class Files(Mrc):
 
     def prepare(self, lab: Lab, scenario: Scenario) -> None:
         """Give every host a folder of its own."""
-        del scenario
+        super().prepare(lab, scenario)
         for host in lab.fabric.topology.hosts:
             (lab.folder / host).mkdir()
 
@@ -120,14 +139,17 @@ class Files(Mrc):
         """Take one file into the host's folder."""
         # A scenario with two to one host was refused when it was read.
         (flow,) = [flow for flow in scenario.flows if flow.target == host]
-        return {**self._orders(lab, scenario, host, flow), "role": "receive"}
+        orders = {**self._orders(lab, scenario, host, flow), "role": "receive"}
+        if scenario.locked:
+            orders["options"] = [*orders["options"], "--identity", str(lab.folder / IDENTITY_FILE)]
+        return orders
 
     def sender_orders(self, lab: Lab, scenario: Scenario, flow: Flow) -> dict[str, Any]:
         """Send one from the host's folder."""
         return {
             **self._orders(lab, scenario, flow.source, flow),
             "role": "send",
-            "url": f"mrc://{lab.fabric.addresses(flow.target)[0]}:{MRC_PORT}/",
+            "url": self._url(lab, scenario, flow.target),
             "target": str(lab.folder / flow.target),
             "mib": flow.file_mib,
             "start_s": flow.start_s,
@@ -137,13 +159,15 @@ class Files(Mrc):
     @staticmethod
     def _orders(lab: Lab, scenario: Scenario, host: str, flow: Flow) -> dict[str, Any]:
         planes = lab.fabric.addresses(host)
+        token = ["--token-file", str(lab.folder / TOKEN_FILE)]
+        lock = token if scenario.locked else ["--insecure"]
         return {
             "module": "netns.traffic.files",
             "name": flow.name,
             "address": planes[0],
             "port": MRC_PORT,
             "planes": planes,
-            "options": scenario.options,
+            "options": [*scenario.options, *lock],
             "folder": str(lab.folder / host),
         }
 

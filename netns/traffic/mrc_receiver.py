@@ -1,6 +1,7 @@
 """Receives MRC flows: gives each sender a buffer, checks every message, counts bytes.
 
-Orders: addresses (one a plane), port, config (fields of `mrc.Config`), record (path), period_ms.
+Orders: addresses (one a plane), port, config (fields of `mrc.Config`), lock (arguments of
+`mrc.Lock.load`, or None), record (path), period_ms.
 """
 
 from __future__ import annotations
@@ -99,7 +100,10 @@ async def _main() -> None:
     addresses = told["addresses"]
     host = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
     config = mrc.Config(**told["config"])
-    async with mrc.listen(f"{host}:{told['port']}", config=config, planes=addresses) as listener:
+    lock = mrc.Lock.load(*told["lock"]) if told["lock"] else None
+    async with mrc.listen(
+        f"{host}:{told['port']}", config=config, planes=addresses, lock=lock
+    ) as listener:
         say(f"ready {listener.url}")
 
         async def accept() -> None:

@@ -1,9 +1,9 @@
 """Sends messages over one queue pair for a time, several at once, and notes how each fared.
 
-Orders: name, url, planes (own addresses), config (fields of `mrc.Config`), message_bytes, depth
-(messages under way), start_s, stop_s, record (path), period_ms, pause_ms (between messages). When
-connected it says so, with the source ports of its paths, and waits for the moment that is zero;
-when its first message is complete it says `moving`.
+Orders: name, url, token (or None), planes (own addresses), config (fields of `mrc.Config`),
+message_bytes, depth (messages under way), start_s, stop_s, record (path), period_ms, pause_ms
+(between messages). When connected it says so, with the source ports of its paths, and waits for the
+moment that is zero; when its first message is complete it says `moving`.
 """
 
 from __future__ import annotations
@@ -147,7 +147,11 @@ async def _main() -> None:
     told = orders()
     config = mrc.Config(**told["config"])
     async with mrc.connect(
-        told["url"], config=config, planes=told["planes"], timeout_s=CONNECT_TIMEOUT_S
+        told["url"],
+        config=config,
+        planes=told["planes"],
+        timeout_s=CONNECT_TIMEOUT_S,
+        token=told["token"],
     ) as qp:
         flow = _Flow(told, qp)
         helpers = [

@@ -106,10 +106,21 @@ class Orders:
             "pause_ms": 1,
         }
         self.modules = ("mrc_receiver", "mrc_sender") if kind == "mrc" else (kind, kind)
-        place = {"addresses": ["127.0.0.1"], "planes": ["127.0.0.1"], "config": {}}
+        place = {
+            "addresses": ["127.0.0.1"],
+            "planes": ["127.0.0.1"],
+            "config": {},
+            "lock": None,
+            "token": None,
+        }
         place |= {"url": f"mrc://127.0.0.1:{port}/", "protocol": kind}
         if kind == "files":
-            flow |= {"options": [], "mib": 2, "folder": str(folder), "target": str(folder / "in")}
+            flow |= {
+                "options": ["--insecure"],
+                "mib": 2,
+                "folder": str(folder),
+                "target": str(folder / "in"),
+            }
             (folder / "in").mkdir()
         self.receive = {**both, **place, **flow, "role": "receive"}
         self.send = {**both, **place, **flow, "role": "send"}
