@@ -19,8 +19,13 @@ LOSS = 0.01
 
 
 async def file_transfer(context: Context) -> Outcome:
-    """Move the file as the defaults are: the receiver makes it durable before it says done."""
+    """Move the file as the defaults are: sealed, and durable before the receiver says done."""
     return await _transfer(context, ("mrc-send",))
+
+
+async def file_insecure(context: Context) -> Outcome:
+    """Move it without the lock."""
+    return await _transfer(context, ("mrc-send",), insecure=True)
 
 
 async def file_lossy(context: Context) -> Outcome:
@@ -28,19 +33,23 @@ async def file_lossy(context: Context) -> Outcome:
     return await _transfer(context, (sys.executable, str(FAULTY_SEND), "--loss", str(LOSS), "--"))
 
 
-async def _transfer(context: Context, sender_command: tuple[str, ...]) -> Outcome:
+async def _transfer(
+    context: Context, sender_command: tuple[str, ...], *, insecure: bool = False
+) -> Outcome:
     """Move the file with this sender, and check what arrived."""
+    lock = ("--insecure",) if insecure else ()
     for command in ("mrc-recv", "mrc-send"):
         if shutil.which(command) is None:
             raise MissingError(f"{command} is not installed")
     source = await context.source_file()
     out = context.folder / "received"
     receive = ("mrc-recv", "--listen", "127.0.0.1:0", "--out", str(out), "--once", "--quiet")
+    receive += lock
     try:
         async with running("mrc-recv", *receive) as receiver:
             url = await _url(receiver)
             paths = str(context.settings.paths)
-            send = (*sender_command, str(source.path), url, "--paths", paths, "--json")
+            send = (*sender_command, str(source.path), url, "--paths", paths, "--json", *lock)
             async with running("mrc-send", *send) as sender:
                 document = await sender.document(TRANSFER_TIMEOUT_S)
             status = await receiver.wait(START_TIMEOUT_S)

@@ -37,6 +37,11 @@ async def without_icrc(context: Context) -> Outcome:
     return _quiet_outcome(await _transfer(context, Job(paths=context.settings.paths, icrc=False)))
 
 
+async def locked(context: Context) -> Outcome:
+    """Measure with sealed packets, as behind a lock; the iCRC stays on."""
+    return _quiet_outcome(await _transfer(context, Job(paths=context.settings.paths, locked=True)))
+
+
 async def lossy(context: Context) -> Outcome:
     """Measure with datagrams lost at random, in both directions, on all paths."""
     job = Job(paths=context.settings.paths, loss=LOSS)

@@ -41,6 +41,7 @@ class Job:
     Attributes:
         paths: EVs of the sender.
         icrc: whether packets carry a checksum.
+        locked: whether they are sealed.
         seconds: how long to send; with a path that dies, how long before it does.
         loss: probability that a datagram vanishes, in each direction.
         dead_path: let a path die and heal.
@@ -50,6 +51,7 @@ class Job:
 
     paths: int
     icrc: bool = True
+    locked: bool = False
     seconds: float = 2.0
     loss: float = 0.0
     dead_path: bool = False
@@ -93,7 +95,8 @@ class Stream:
 async def receive(job: Job) -> None:
     """Take what is written, and tell how it came in."""
     buffer = bytearray(BUFFER_BYTES)
-    async with mrc.listen("127.0.0.1:0", config=job.config) as listener:
+    lock = mrc.Lock.new() if job.locked else None
+    async with mrc.listen("127.0.0.1:0", config=job.config, lock=lock) as listener:
         emit({"url": listener.url})
         async with await listener.accept() as qp:
             await qp.channel.send(qp.register(buffer).remote.to_json())

@@ -17,17 +17,20 @@ COMPARISONS = (
         {
             "mrc": mrc_variants.undisturbed,
             "mrc, no iCRC": mrc_variants.without_icrc,
+            "mrc, locked": mrc_variants.locked,
             "aioquic 1200 B": peer_variants.aioquic_default,
             "aioquic 4136 B": peer_variants.aioquic_large,
         },
         (
             RowSpec("mrc, iCRC on", GBPS, "mrc"),
             RowSpec("mrc, iCRC off", GBPS, "mrc, no iCRC"),
+            RowSpec("mrc, locked", GBPS, "mrc, locked"),
             RowSpec("aioquic, 1200 B datagrams", GBPS, "aioquic 1200 B"),
             RowSpec("aioquic, 4136 B datagrams", GBPS, "aioquic 4136 B"),
             RowSpec("mrc / aioquic 1200 B", RATIO, "mrc", over="aioquic 1200 B"),
             RowSpec("mrc / aioquic 4136 B", RATIO, "mrc", over="aioquic 4136 B"),
             RowSpec("iCRC on / off", RATIO, "mrc", over="mrc, no iCRC"),
+            RowSpec("locked / not", RATIO, "mrc, locked", over="mrc", wanted=">= 0.45"),
             RowSpec("mrc: sender's processor time", "s/GiB", "mrc", "sender_cpu_s_per_gib"),
             RowSpec("mrc: receiver's processor time", "s/GiB", "mrc", "receiver_cpu_s_per_gib"),
             RowSpec("mrc: slowest / fastest 100 ms", RATIO, "mrc", "steadiness_ratio"),
@@ -43,12 +46,15 @@ COMPARISONS = (
         "mrc-send to mrc-recv: a real file, hashed, made durable and verified",
         {
             "mrc-send": file_variants.file_transfer,
+            "mrc-send --insecure": file_variants.file_insecure,
             "mrc-send, 1% loss": file_variants.file_lossy,
             "aioquic 1200 B": peer_variants.aioquic_default,
             "aioquic 4136 B": peer_variants.aioquic_large,
         },
         (
             RowSpec("file", GBPS, "mrc-send"),
+            RowSpec("file, --insecure", GBPS, "mrc-send --insecure"),
+            RowSpec("file / --insecure", RATIO, "mrc-send", over="mrc-send --insecure"),
             RowSpec(
                 "file / aioquic 1200 B", RATIO, "mrc-send", over="aioquic 1200 B", wanted=">= 15"
             ),
