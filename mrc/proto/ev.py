@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from mrc.proto.events import EvState
+from mrc.proto.statistics import PathStatistics
 
 EV_PROBE_NS_MIN = 1_000_000
 """Least pause before an EV probe; it grows with the round trip and doubles."""
@@ -77,3 +78,24 @@ class Path:
     def entropy(self) -> int:
         """The 32-bit EV: flow label's low half above the UDP source port."""
         return (self.flow_label << 16) | self.source_port
+
+    def statistics(self, acked_packets: int, confirmed_ns: int) -> PathStatistics:
+        """Return a row of the table of paths; two columns are kept for all EVs together."""
+        return PathStatistics(
+            index=self.index,
+            plane=self.plane,
+            source_port=self.source_port,
+            flow_label=self.flow_label,
+            state=self.state.value,
+            active=self.active,
+            sent_packets=self.sent_packets,
+            acked_packets=acked_packets,
+            lost_packets=self.lost_packets,
+            retransmitted_packets=self.retransmitted_packets,
+            trimmed_packets=self.trimmed_packets,
+            marked_packets=self.marked_packets,
+            spurious_packets=self.spurious_packets,
+            srtt_ns=int(self.srtt_ns),
+            state_changes=self.changes,
+            confirmed_ns=confirmed_ns,
+        )

@@ -18,7 +18,7 @@ import numpy as np
 
 from mrc.proto.paths import NEVER_NS, PathSet
 from mrc.proto.window import FREE, Acked, SendWindow
-from mrc.wire.control import Sack
+from mrc.wire.control import Sack, timestamp
 
 _CAUSES_MAX = 4096
 _PROBES_MAX = 64
@@ -75,9 +75,9 @@ class LossDetector:
     def trigger(self, sack: Sack, psn: int, now_ns: int, *, stale: bool) -> Trigger | None:
         """Return what caused a SACK; None for a probe or packet no longer remembered.
 
-        A round trip is a valid sample when it is clear which transmission was answered, the only
-        one or the one retransmission, and for the first time. A stale SACK, built before one that
-        is known, tells neither a round trip nor what is missing.
+        A round trip is a valid sample when it is clear that the latest transmission was answered,
+        and for the first time. A stale SACK, built before one that is known, tells neither a round
+        trip nor what is missing.
         """
         window = self._window
         news = True
@@ -89,11 +89,17 @@ class LossDetector:
         elif window.remembers(psn):
             at = window.index(psn)
             ev, sent_ns, order = int(window.ev[at]), int(window.sent_ns[at]), int(window.orders[at])
-            stale = stale or int(window.retries[at]) != int(sack.rtx)
+            # The flag tells the first transmission from the next; of more than two, the time does.
+            told = int(window.retries[at]) == int(sack.rtx) or (
+                sack.rtx and sack.tx_timestamp == timestamp(sent_ns)
+            )
+            stale = stale or not told
             news = window.state[at] != FREE
         else:
             return None
-        rtt_ns = now_ns - sent_ns if news and not stale else None
+        # A clock that stood still meanwhile has measured nothing.
+        measured = news and not stale and now_ns > sent_ns
+        rtt_ns = now_ns - sent_ns if measured else None
         return Trigger(psn, 0 if stale else order, ev, rtt_ns)
 
     def on_acked(self, acked: Acked) -> None:

@@ -88,9 +88,8 @@ class PathSet:
         self.planes_down: dict[int, int] = {}
         """Planes with a port that is down: when the peer said so, NEVER_NS for a port of ours."""
         self._suspect: dict[int, _Suspicion] = {}
-        """Planes on which a packet was lost and nothing sent since is known to have arrived: the
-        EVs not yet blamed are likely as dead. They are passed over, and probed in turn, until
-        something arrives."""
+        """Planes on which a packet was lost and nothing sent since is known to have arrived: their
+        EVs are passed over, and probed in turn, until something arrives."""
         self.unproved: set[int] = set()
         """Planes on which no probe was answered yet: anyone's address might have been named."""
         self._evs_of_plane = [
@@ -100,8 +99,7 @@ class PathSet:
         self.heard_ns = [NEVER_HEARD_NS] * self.planes
         """Per plane: when something from the peer last came in on it."""
         self._usable = len(self.paths)
-        self._recent_sent = 0
-        self._recent_lost = 0
+        self._recent_sent = self._recent_lost = 0
         self._bad: list[Path] = []
         self._rotation = Rotation([p for p in self.paths if p.active], Shuffler(rng))
         self._reverse: list[Path] = []
@@ -110,8 +108,8 @@ class PathSet:
         self.srtt_ns = 0.0
         self.rttvar_ns = 0.0
         self.rtt_min_ns = NEVER_NS
-        self.plane_rtt_min_ns = [NEVER_NS] * self.planes
-        """Per plane: smallest round trip of a whole packet."""
+        self.plane_rtt_min_ns = [config.base_rtt_ns or NEVER_NS] * self.planes
+        """Per plane: smallest round trip of a whole packet, and no more than was given."""
         self.base_rtt_ns = 0
         """Largest of them; 0 before the first."""
         self.slow_rtt_ns = 0
@@ -246,7 +244,8 @@ class PathSet:
 
         The base round trip of congestion control is that of one MTU packet over the longest path on
         the idle network: the largest of the smallest round trips seen on each plane. Not on each
-        EV: one that is new would take the queues it meets for its length, and let them grow.
+        EV: one that is new would take the queues it meets for its length, and let them grow. So
+        would who begins in a standing queue; what is given as the base round trip prevents it.
         """
         if rtt_ns >= self.plane_rtt_min_ns[path.plane]:
             return False
@@ -316,7 +315,7 @@ class PathSet:
         path.recent_lost += 1
         self._recent_lost += 1
         if not alive and self._silent_since(path.plane, sent_ns):
-            pause_ns = max(EV_PROBE_NS_MIN, int(self.srtt_ns))
+            pause_ns = self._probe_pause_ns()
             self._suspect.setdefault(path.plane, _Suspicion(now_ns + pause_ns, pause_ns))
         if not alive or self._is_worse(path):
             self.withdraw(path, now_ns, "loss")
@@ -365,10 +364,18 @@ class PathSet:
         relapsed = now_ns - path.recovered_ns < RELAPSE_NS and self._is_worse(path)
         path.relapses = min(path.relapses + 1, RELAPSES_MAX) if relapsed else 0
         path.probes_answered = 0
-        path.probe_backoff_ns = max(EV_PROBE_NS_MIN, int(self.srtt_ns)) << path.relapses
-        path.probe_ns = now_ns + max(EV_PROBE_NS_MIN, int(self.srtt_ns))
+        pause_ns = self._probe_pause_ns()
+        path.probe_ns = now_ns + pause_ns
+        path.probe_backoff_ns = min(pause_ns << path.relapses, self._config.probe_interval_ns_max)
         self._bad.append(path)
         self._leave(path)
+
+    def _probe_pause_ns(self) -> int:
+        """Return the pause before the first probe: a round trip, but no longer than any pause.
+
+        A process that was stopped has measured round trips of seconds, which no path needs.
+        """
+        return min(max(EV_PROBE_NS_MIN, int(self.srtt_ns)), self._config.probe_interval_ns_max)
 
     def _has_better_plane(self, path: Path) -> bool:
         """Tell whether an EV ends at a port that is down while another plane can be used."""
@@ -563,24 +570,7 @@ class PathSet:
     def statistics(self) -> tuple[PathStatistics, ...]:
         """Return one row per EV."""
         return tuple(
-            PathStatistics(
-                index=p.index,
-                plane=p.plane,
-                source_port=p.source_port,
-                flow_label=p.flow_label,
-                state=p.state.value,
-                active=p.active,
-                sent_packets=p.sent_packets,
-                acked_packets=int(self.acked_packets[p.index]),
-                lost_packets=p.lost_packets,
-                retransmitted_packets=p.retransmitted_packets,
-                trimmed_packets=p.trimmed_packets,
-                marked_packets=p.marked_packets,
-                spurious_packets=p.spurious_packets,
-                srtt_ns=int(p.srtt_ns),
-                state_changes=p.changes,
-                confirmed_ns=int(self.confirmed_ns[p.index]),
-            )
+            p.statistics(int(self.acked_packets[p.index]), int(self.confirmed_ns[p.index]))
             for p in self.paths
         )
 

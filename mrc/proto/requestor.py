@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from mrc.errors import ConfigError
 from mrc.proto.config import MESSAGE_BYTES_MAX, PSNS_PER_MPR, Config, QpAttributes
@@ -22,7 +22,7 @@ from mrc.proto.packetizer import Packetizer
 from mrc.proto.paths import NEVER_NS
 from mrc.proto.peer import Peer
 from mrc.proto.retry import PROBE_NS_MIN, RetryTimer
-from mrc.proto.runs import PathFault
+from mrc.proto.runs import DataRun, PathFault
 from mrc.proto.statistics import DropReason, Drops, RequestorStatistics
 from mrc.proto.window import LOST, Acked, SendWindow
 from mrc.proto.work import WorkQueue, WorkRequest
@@ -45,17 +45,6 @@ _NAK_FAILURES: dict[int, QpFailure] = {
     Syndrome.NAK_REMOTE_ACCESS: QpFailure.REMOTE_ACCESS,
     Syndrome.NAK_REMOTE_OPERATION: QpFailure.REMOTE_OPERATION,
 }
-
-
-class DataRun(NamedTuple):
-    """A run of data packets just built: where it goes and what it is."""
-
-    byte_count: int
-    segment_bytes: int
-    path: Path
-    psn: int
-    packets: int
-    retransmission: bool
 
 
 @dataclass(slots=True)
@@ -102,6 +91,7 @@ class Requestor:
         self._config = config
         self._qpn = local.qpn
         self._remote = remote
+        self._sealed = sealer is not None
         self._peer = peer
         self._paths = peer.paths
         self._drops = drops
@@ -283,8 +273,7 @@ class Requestor:
         if not self._config.congestion_control:
             return self._packetizer.packets_max
         room = int(self.nscc.room_bytes() // self._packet_bytes)
-        # The least window, one MTU, is less than a packet with its headers, and what is received
-        # is told in whole units.
+        # The least window, one MTU, is less than a packet; what is received is told in units.
         empty = self.nscc.inflight_bytes < RCVD_UNIT_BYTES
         return max(room, 1) if self._forced or empty else room
 
@@ -412,8 +401,8 @@ class Requestor:
         path = self._paths.paths[trigger.ev]
         if self._paths.on_whole_packet_rtt(path, trigger.rtt_ns) and not self._config.base_rtt_ns:
             self.nscc.rebase(self._paths.base_rtt_ns)
-        minimum_ns = self._paths.plane_rtt_min_ns[path.plane]
-        return int(self.nscc.base_rtt_ns) + trigger.rtt_ns - minimum_ns
+        delay_ns = trigger.rtt_ns - self._paths.plane_rtt_min_ns[path.plane]
+        return int(self.nscc.base_rtt_ns) + delay_ns
 
     def _judge_path(self, sack: Sack, trigger: Trigger, now_ns: int) -> None:
         path = self._paths.paths[trigger.ev]
@@ -442,10 +431,11 @@ class Requestor:
             self._drops[DropReason.IMPOSSIBLE_ACK] += 1
             return
         at = window.index(psn)
-        # A NACK for an earlier transmission of the packet says nothing about the latest one.
-        if nack.tx_timestamp not in (0, timestamp(int(window.sent_ns[at]))) or (
-            not window.set_lost(psn)
-        ):
+        # One for an earlier transmission says nothing of the latest; who forges knows no times.
+        told = nack.tx_timestamp == timestamp(int(window.sent_ns[at])) or (
+            not nack.tx_timestamp and not self._sealed
+        )
+        if not told or not window.set_lost(psn):
             self._drops[DropReason.STALE_ACK] += 1
             return
         self._counters.nacks += 1
@@ -458,8 +448,9 @@ class Requestor:
         if trimmed:
             self._counters.trims += 1
             # The last hop is the same whichever EV is used: no reason to pass one over.
-            in_fabric = nack.reason == NackReason.TRIMMED
-            self._paths.on_trimmed(int(window.ev[at]), skip=in_fabric)
+            self._paths.on_trimmed(int(window.ev[at]), skip=nack.reason == NackReason.TRIMMED)
+            if self._allowed_packets() < 1:  # the request for a SACK was cut, and none can follow
+                self.retry.probe_by(2 * now_ns - int(window.sent_ns[at]))
         else:
             self._hold_until_ns = now_ns + _HOLD_NS
         if self.retry.on_nack(now_ns):
@@ -519,8 +510,10 @@ class Requestor:
         return min(self.retry.deadline_ns(self._una_sent_ns()), self.loss.deadline_ns, held)
 
     def _una_sent_ns(self) -> int:
-        """When the oldest packet in flight was sent last."""
-        return int(self.window.sent_ns[self.window.index(self.window.una)])
+        """When the oldest packet in flight was sent last; 0 while it waits to be sent again."""
+        at = self.window.index(self.window.una)
+        # Else a kernel that refuses it each time would put the timeout off for ever.
+        return 0 if self.window.state[at] == LOST else int(self.window.sent_ns[at])
 
     def advance(self, now_ns: int) -> tuple[Path, Probe] | None:
         """Run the timers that are due; return a reliability probe to send, if one is."""

@@ -1,4 +1,7 @@
-"""What crosses the seam between protocol and sockets: a run that came in, a run to send."""
+"""What crosses the seam between protocol and sockets: a run that came in, a run to send.
+
+And what a queue pair has built of the latter, before its endpoint adds the addresses.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from mrc.proto.ev import Path
 from mrc.wire.runs import RunBuffer
 
 ECN_NOT_ECT, ECN_ECT0, ECN_CE = 0, 2, 3
@@ -52,6 +56,17 @@ class RunToSend(NamedTuple):
     psn: int = 0
     """Of the first data packet, not cut to 24 bits."""
     packets: int = 1
+
+
+class DataRun(NamedTuple):
+    """A run of data packets just built: where it goes and what it is."""
+
+    byte_count: int
+    segment_bytes: int
+    path: Path
+    psn: int
+    packets: int
+    retransmission: bool
 
 
 class PathFault(Enum):

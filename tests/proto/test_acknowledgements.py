@@ -384,6 +384,19 @@ def test_window_shrinks_by_the_receivers_penalty() -> None:
     assert a.requestor.nscc.cwnd == before
 
 
+@pytest.mark.parametrize(("base_us", "delay_us"), [(100, 300), (500, 0), (0, 0)])
+def test_delay_is_counted_from_the_idle_network(base_us: int, delay_us: int) -> None:
+    """Who begins in a standing queue, 300 us here, knows it where the base round trip is given.
+
+    A plane may be shorter than that of the longest path, and where nothing is given, what is
+    measured is all that is known.
+    """
+    config = Config(mtu=1024, link_bps=1_000_000_000, base_rtt_ns=base_us * US)
+    pair = Pair(config, delay_ns=200 * US)
+    pair.transfer(bytes(1 << 16))
+    assert pair.a.requestor.nscc.average_delay_ns == pytest.approx(delay_us * US, abs=1 * US)
+
+
 # All of it at once.
 
 

@@ -258,6 +258,14 @@ def test_who_met_congestion_on_a_slow_link_grows_gently() -> None:
     assert sharing.inc_bytes == pytest.approx(4 * MTU * held / 16 * (2_250 - 1_000) / 2_250)
 
 
+def test_marks_in_a_long_queue_tell_that_others_are_there() -> None:
+    """As trims do; a mark without delay does not."""
+    alone, sharing = slow(20_000), slow(20_000)
+    alone.on_ack(MTU, NOW, marked=True, rtt_ns=4_000 * US)
+    sharing.on_ack(MTU, NOW, marked=True, rtt_ns=8_000 * US)
+    assert (alone.sharing, sharing.sharing) == (False, True)
+
+
 def test_full_window_ends_the_sharing() -> None:
     """Nobody else is there any more: the next loss is made good quickly."""
     made = slow(20_000)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrc.proto.config import Config
-from mrc.proto.events import EvChanged, EvState, PlaneProved
+from mrc.proto.events import EvChanged, EvState
 from mrc.proto.paths import PathSet
 from mrc.proto.peer import pair_planes
 from mrc.proto.rotation import Rotation, Shuffler
@@ -585,50 +585,3 @@ def test_events_name_the_ev() -> None:
     assert (event.plane, event.source_port, event.index) == (0, FIRST_EV_PORT + 2, 2)
     assert (event.before, event.after, event.reason) == (GOOD, BAD, "loss")
     assert 1 * S < event.at_ns <= pair.now_ns
-
-
-# Planes that are only claimed.
-
-
-def test_nothing_but_probes_goes_to_an_address_that_is_only_claimed() -> None:
-    """Until a probe is answered a plane carries no data; the other planes carry it all."""
-    tap = Tap(lambda datagram: datagram.sender == 0)
-    pair = Pair(Config(mtu=1024, paths=4), planes=2, filters=[tap])
-    pair.filters.append(black_hole(lambda datagram: datagram.plane == 1))
-    pair.a.paths.demand_proof(pair.now_ns)
-    pair.a.endpoint.after_feedback(pair.a.qp, pair.now_ns)
-    pair.run(lambda: pair.a.paths.unproved == {1})
-    pair.transfer(bytes(100_000))
-    claimed = {datagram.opcode for datagram in tap.datagrams if datagram.plane == 1}
-    assert claimed == {Opcode.ENDPOINT_REQUEST}
-    proved = [event.plane for event in pair.a.events if isinstance(event, PlaneProved)]
-    assert proved == [0]
-
-
-def test_without_any_proof_nothing_is_sent() -> None:
-    """Where no plane answers, a posted write waits; probes grow seldom."""
-    tap = Tap(lambda datagram: datagram.sender == 0)
-    pair = Pair(Config(mtu=1024, paths=4), filters=[tap, black_hole(lambda _: True)])
-    pair.a.paths.demand_proof(pair.now_ns)
-    pair.post(bytes(10_000))
-    pair.a.endpoint.after_feedback(pair.a.qp, pair.now_ns)
-    pair.run_for(1 * S)
-    assert {datagram.opcode for datagram in tap.datagrams} == {Opcode.ENDPOINT_REQUEST}
-    assert len(tap.datagrams) < 20
-    pair.filters.pop()
-    pair.run(lambda: pair.done(1))
-
-
-def test_a_timer_rests_while_every_path_is_busy() -> None:
-    """A probe that no path can take now is asked for later, not again and again at once."""
-    pair = Pair(Config(mtu=1024, paths=4), filters=[black_hole(lambda _: True)])
-    pair.post(bytes(1000))
-    pair.flush()
-    for path in pair.a.paths.paths:
-        path.busy = True
-    steps = 0
-    until_ns = pair.now_ns + 200 * MS
-    while pair.now_ns < until_ns:
-        assert pair.step()
-        steps += 1
-        assert steps < 100

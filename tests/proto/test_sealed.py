@@ -245,6 +245,21 @@ def test_a_trimmed_header_is_a_hint_and_nothing_else() -> None:
     assert {path.state for path in pair.a.paths.paths} == {EvState.GOOD}
 
 
+@pytest.mark.parametrize("at_ns", [0, 1 * MS])
+def test_who_did_not_see_a_packet_cannot_have_it_sent_again(at_ns: int) -> None:
+    """A forged trimmed header must name the time the packet was sent: 16 bits to guess."""
+    pair = sealed_pair(filters=[lose(1.0, nth(range(4)))])
+    pair.post(bytes(4096))
+    pair.flush()
+    header = Write(
+        Opcode.WRITE_MIDDLE, pair.b.qp.qpn, pair.a.qp.first_psn, 0, 1, 64, tx_timestamp=at_ns // 128
+    ).encode()
+    Forger(pair, 1).deliver(header, icrc=False, dscp=DSCP.trimmed)
+    pair.run(lambda: pair.a.dropped() != {})
+    assert pair.a.dropped() == {DropReason.STALE_ACK: 1}
+    assert pair.a.requestor.statistics().trims == 0
+
+
 def test_a_whole_packet_marked_as_trimmed_is_not_believed() -> None:
     """The code point is not authenticated: with it even a whole packet is only a hint."""
     marked: list[int] = []

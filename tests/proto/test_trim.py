@@ -138,6 +138,49 @@ def test_trimmed_retransmissions() -> None:
     assert pair.a.requestor.statistics().timeouts == 0
 
 
+def test_question_cut_with_its_packet_is_asked_again() -> None:
+    """The last packet that the window allows asks for a SACK; where it is trimmed, a probe does.
+
+    What arrived is too little for a SACK unasked, and leaves no room to send: it would stand still
+    until the retransmission timer.
+    """
+    config = Config(trimming=True, link_bps=1_000_000_000, base_rtt_ns=300 * US)
+    pair = Pair(config, filters=[trimmed(set(range(1, 13)), last_hop=True)])
+    sent = pair.rng.randbytes(1 << 16)
+    started_ns = pair.now_ns
+    assert pair.transfer(sent) == sent
+    assert pair.now_ns - started_ns < 5 * MS
+    found = pair.a.requestor.statistics()
+    assert (found.trims, found.timeouts) == (12, 0)
+
+
+def test_round_trip_of_a_packet_trimmed_again() -> None:
+    """Its time of sending tells which of many transmissions was answered; rtx alone does not."""
+    pair = Pair(CONFIG, delay_ns=DELAY_NS, filters=[trimmed({0, 1})])
+    pair.transfer(b"y" * 700)
+    assert pair.a.requestor.statistics().srtt_ns == 2 * DELAY_NS
+
+
+def test_answer_to_an_earlier_retransmission_is_no_round_trip() -> None:
+    """The second of three transmissions arrives after all: nothing is measured by it."""
+
+    def act(datagram: Datagram) -> None:
+        if data(datagram):
+            transmissions.append(datagram)
+            if len(transmissions) == 2:
+                pair.send_later(replace(datagram, data=bytearray(datagram.data)), 1 * MS)
+            if len(transmissions) < 3:
+                cut(datagram)
+            else:
+                datagram.copies = 0
+
+    transmissions: list[Datagram] = []
+    pair = Pair(CONFIG, delay_ns=DELAY_NS, filters=[act])
+    assert pair.transfer(b"y" * 700) == b"y" * 700
+    assert len(transmissions) == 3
+    assert pair.a.requestor.statistics().srtt_ns == 0
+
+
 def test_immediate_survives_a_trim() -> None:
     """The immediate of a trimmed packet is delivered once, with the retransmission."""
     pair = Pair(CONFIG, filters=[trimmed({0})])
