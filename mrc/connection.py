@@ -242,7 +242,7 @@ class Connection:
 
     def _on_immediate(self, event: ImmediateReceived) -> None:
         try:
-            taken = self.ring.on_immediate(event.r_key, event.va, event.length, event.imm)
+            taken = self.ring.on_immediate_untrusted(event.r_key, event.va, event.length, event.imm)
         except PeerProtocolError as error:
             self.fail(error)
             return

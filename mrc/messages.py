@@ -166,14 +166,14 @@ class MessageRing:
 
     # Receiving.
 
-    def on_immediate(self, r_key: int, va: int, length: int, imm: int) -> bool:
+    def on_immediate_untrusted(self, r_key: int, va: int, length: int, imm: int) -> bool:
         """Take an immediate if it is for the ring or the credits; False when it is for neither.
 
         Raises:
             PeerProtocolError: the peer wrote where no message can be.
         """
         if r_key == self._credit_region.r_key:
-            self._on_credit()
+            self._credit_untrusted()
             return True
         if r_key != self._ring_region.r_key:
             return False
@@ -192,7 +192,7 @@ class MessageRing:
         mailbox.put((data, skipped + room))
         return True
 
-    def _on_credit(self) -> None:
+    def _credit_untrusted(self) -> None:
         credited = int.from_bytes(self._credit, "little")
         if not self._credited_bytes <= credited <= self._written_bytes:
             raise PeerProtocolError(

@@ -203,8 +203,16 @@ class Endpoint:
         """Take a queue pair to RTR with the attributes of both sides.
 
         With a seal, every packet of it is sealed, and nothing else is taken for one of it.
+
+        Raises:
+            ConfigError: they do not fit together; a peer made for this queue pair is forgotten.
         """
-        qp.connect(peer, local, remote, seal, self._time(now_ns))
+        try:
+            qp.connect(peer, local, remote, seal, self._time(now_ns))
+        except ConfigError:
+            if not peer.qps:
+                self._forget(peer)
+            raise
         peer.qps[qp.qpn] = qp
         self._arm(peer)
 

@@ -68,5 +68,6 @@ def _scope_index(scope: str | None) -> int:
         return int(scope)
     try:
         return socket.if_nametoindex(scope)
-    except OSError:
+    except (OSError, ValueError):
+        # ValueError where it cannot even be a name: a zero byte, half a surrogate.
         raise ConfigError(f"there is no interface {scope!r} on this machine") from None

@@ -262,3 +262,19 @@ def test_statistics_of_a_queue_pair() -> None:
     assert b.responder.messages_done == 1
     assert NEVER_NS > a.requestor.rtt_min_ns == 2 * pair.delay_ns
     assert pair.delay_ns > US
+
+
+def test_a_queue_pair_that_does_not_fit_leaves_no_peer() -> None:
+    """Who disagrees again and again fills no table, and a port that goes down asks nobody."""
+    pair = Pair(Config(mtu=1024))
+    endpoint = pair.a.endpoint
+    known = set(endpoint.peers)
+    planes = (("10.0.0.9", UDP_PORT),)
+    qp = endpoint.create_qp()
+    local = endpoint.attributes(qp, planes, receive_buffer_bytes=1 << 20)
+    peer = endpoint.add_peer([Plane(0, pair.a.hosts[0], planes[0])])
+    with pytest.raises(ConfigError, match="iCRC"):
+        endpoint.connect_qp(qp, peer, local, replace(local, icrc=False), pair.now_ns)
+    assert set(endpoint.peers) == known
+    assert "10.0.0.9" not in endpoint.peers_at
+    endpoint.port_status(0, up=False, now_ns=pair.now_ns)
