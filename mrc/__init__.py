@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         listen,
     )
     from mrc.json_channel import JsonChannel
-    from mrc.lock import Key, Lock, PeerNotTrusted
+    from mrc.lock import Key, Lock
     from mrc.proto.config import Config, DscpMap
     from mrc.proto.events import EvChanged, EvState, PortStatusChanged
     from mrc.proto.statistics import EndpointStatistics, PathStatistics, QpStatistics
@@ -61,7 +61,6 @@ __all__ = [
     "MemoryRegion",
     "MrcError",
     "PathStatistics",
-    "PeerNotTrusted",
     "PortStatusChanged",
     "QpStatistics",
     "QueuePair",

@@ -33,7 +33,7 @@ from mrc.udp import Sockets
 
 CONNECT_TIMEOUT_S = 10.0
 HANDSHAKES_MAX = 256
-"""Connections in their handshake or waiting to be accepted, 100 KiB each; more are closed."""
+"""Connections in their handshake or waiting to be accepted, a queue pair each; more are closed."""
 
 
 @dataclass(frozen=True, slots=True)

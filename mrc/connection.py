@@ -343,7 +343,7 @@ class Connection:
         name = str(self.peer_address)
         try:
             message = await self._channel.receive_untrusted()
-        except PeerProtocolError as error:
+        except PeerError as error:
             self.fail(error)
             return
         if message is not None and message.get("bye") is True:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from mrc.errors import LocalError, MrcError, PeerRefused, PeerUnreachable
 from mrc.lock import Lock, Verdict
-from mrc.rendezvous import Address, Channel, set_options
+from mrc.rendezvous import Address, Channel
 from mrc.tls import CHUNK_BYTES, NO_TLS_HERE, RECORD_HANDSHAKE, PlainStream, TlsStream
 
 BACKLOG = 128
@@ -92,7 +92,6 @@ class Door:
         self._unproven[task] = plain
         try:
             async with asyncio.timeout(PROOF_TIMEOUT_S):
-                set_options(writer)
                 channel = await self._proven_untrusted(plain)
         except (MrcError, EOFError, OSError, asyncio.CancelledError):
             # A time-out is an OSError too, and cancelled is who waits when the door is closed.

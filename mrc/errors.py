@@ -33,6 +33,20 @@ class PeerRefused(PeerError):
     """The peer answered and said no; the message carries its reason."""
 
 
+class PeerNotTrusted(PeerError):
+    """Somebody answered who is not the one that the URL names; nothing was told to them.
+
+    Attributes:
+        expected: the fingerprint in the URL.
+        found: that of whoever answered.
+    """
+
+    def __init__(self, message: str, *, peer: str, expected: str, found: str) -> None:
+        super().__init__(message, peer=peer)
+        self.expected = expected
+        self.found = found
+
+
 class PeerVersionError(PeerError):
     """The peer speaks another version, or something else altogether."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Self
 
-from mrc.errors import ConfigError, PeerError
+from mrc.errors import ConfigError, PeerNotTrusted
 from mrc.identity import Identity, base64url, fingerprint_of
 
 TOKEN_BYTES = 16
@@ -32,20 +32,6 @@ _TOKEN_CHARACTERS = 22
 _KEY = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?")
 _TYPO_CHARACTERS_MAX = 4
 """Two fingerprints that differ in no more are one of them misspelt: others differ in about 42."""
-
-
-class PeerNotTrusted(PeerError):
-    """Somebody answered who is not the one that the URL names; nothing was told to them.
-
-    Attributes:
-        expected: the fingerprint in the URL.
-        found: that of whoever answered.
-    """
-
-    def __init__(self, message: str, *, peer: str, expected: str, found: str) -> None:
-        super().__init__(message, peer=peer)
-        self.expected = expected
-        self.found = found
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -319,7 +319,6 @@ async def _connect(address: Address, timeout_s: float) -> PlainStream:
         raise PeerUnreachable(
             f"cannot reach {address}: {reason}; is mrc-recv running there?", peer=str(address)
         ) from error
-    set_options(writer)
     return PlainStream(reader, writer)
 
 
@@ -365,16 +364,6 @@ async def _agree_untrusted(stream: TlsStream, address: Address, timeout_s: float
         raise PeerUnreachable(
             f"{name} closed the connection during the TLS handshake", peer=name
         ) from error
-
-
-def set_options(writer: asyncio.StreamWriter) -> None:
-    """Let every line leave at once.
-
-    Raises:
-        OSError: the connection is gone.
-    """
-    sock = writer.get_extra_info("socket")
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _with_scope(name: tuple[Any, ...]) -> str:

@@ -397,7 +397,7 @@ class Dispatcher:
                 return qp
             try:
                 _control_untrusted(qp, packet)
-            except Unauthentic:
+            except (Unauthentic, Replayed):
                 if qp is named[-1]:
                     raise
                 continue

@@ -469,7 +469,9 @@ class Endpoint:
         It names a queue pair by the tag its other end gave it, and is sealed with its keys. Peers
         that share an address may have given us the same tag, so ids are counted by tag.
         """
-        qp = next(iter(peer.qps.values()))
+        qp = self._named(peer)
+        if qp is None:
+            return
         tag = qp.remote_tag
         self._request_counts[tag] += 1
         request_id = tag << 8 | self._request_counts[tag] & 0xFF
@@ -477,6 +479,12 @@ class Endpoint:
         request = EndpointRequest(request_id, operation, mask, timestamp(now_ns))
         tos = self.config.dscp.no_trim << 2 | ECN_ECT0
         self._queue(peer, path, request.encode(), tos, qp.seal)
+
+    @staticmethod
+    def _named(peer: Peer) -> QueuePair | None:
+        """Return the queue pair that requests to a peer name: one that its other end still has."""
+        alive = (qp for qp in peer.qps.values() if qp.state is not QpState.ERROR)
+        return next(alive, None) or next(iter(peer.qps.values()), None)
 
     def _queue_replies(self, qp: QueuePair, now_ns: int) -> None:
         peer, responder = qp.peer, qp.responder

@@ -16,13 +16,14 @@ from mrc import door
 from mrc.errors import (
     MrcError,
     PeerLost,
+    PeerNotTrusted,
     PeerProtocolError,
     PeerRefused,
     PeerUnreachable,
     TransportError,
 )
 from mrc.identity import Identity
-from mrc.lock import Key, Lock, PeerNotTrusted, Verdict
+from mrc.lock import Key, Lock, Verdict
 from mrc.rendezvous import Address, Url
 from mrc.tls import NO_TLS_HERE
 from tests.engine.conftest import turns, until
@@ -472,3 +473,16 @@ async def test_connecting_can_be_cancelled_at_any_time(count: int) -> None:
 async def _connect(url: str) -> mrc.QueuePair:
     qp: mrc.QueuePair = await mrc.connect(url)
     return qp
+
+
+@pytest.mark.parametrize("lock", [True, False], ids=["locked", "open"])
+async def test_a_byte_of_tls_after_the_handshake_ends_the_queue_pair(*, lock: bool) -> None:
+    """What can be no control message is the end, and not that of the watching alone."""
+    async with (
+        mrc.listen("127.0.0.1:0", lock=Lock.new() if lock else None) as listener,
+        mrc.connect(listener.url) as qp,
+        await listener.accept() as peer,
+    ):
+        await qp._connection._channel._stream.write(b"\x15\n")  # noqa: SLF001
+        with pytest.raises(MrcError, match="lock on its door"):
+            await peer.receive()

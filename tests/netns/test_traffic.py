@@ -106,7 +106,7 @@ class Orders:
             "pause_ms": 1,
         }
         self.modules = ("mrc_receiver", "mrc_sender") if kind == "mrc" else (kind, kind)
-        place = {
+        place: dict[str, Any] = {
             "addresses": ["127.0.0.1"],
             "planes": ["127.0.0.1"],
             "config": {},

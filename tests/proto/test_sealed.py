@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 
 from mrc.proto.config import Config
-from mrc.proto.events import EvState
+from mrc.proto.events import EvState, PortStatusChanged, QpFailure, WriteDone
+from mrc.proto.qp import QueuePair
 from mrc.proto.statistics import DropReason
 from mrc.wire import seal as seal_module
 from mrc.wire.control import EndpointOp, EndpointRequest, NackReason, Syndrome
 from mrc.wire.fields import Opcode
 from mrc.wire.runs import SEAL_BYTES
+from mrc.wire.seal import SECRET_BYTES, Cipher, make_seal
 from mrc.wire.writes import HEADER_BYTES, Write
 from tests.support.filters import DSCP, Tap, cut, jitter, lose, nth, trim
 from tests.support.packets import Forger
-from tests.support.pair import MS, Datagram, Pair, S
+from tests.support.pair import MS, RECEIVE_BUFFER_BYTES, UDP_PORT, Datagram, Pair, S
 
 
 def sealed_pair(**settings: Any) -> Pair:
@@ -278,12 +280,89 @@ def test_a_whole_packet_marked_as_trimmed_is_not_believed() -> None:
 # Several queue pairs, sealed and not, share nothing but paths.
 
 
+def another(pair: Pair, *, sealed: bool) -> tuple[QueuePair, QueuePair]:
+    """Connect one more queue pair between the endpoints of a pair; return its two ends."""
+    ends, attributes = [], []
+    for side in pair.sides:
+        ends.append(side.endpoint.create_qp())
+        planes = tuple((host, UDP_PORT) for host in side.hosts)
+        attributes.append(
+            side.endpoint.attributes(ends[-1], planes, receive_buffer_bytes=RECEIVE_BUFFER_BYTES)
+        )
+    for index, side in enumerate(pair.sides):
+        local, remote = attributes[index], attributes[1 - index]
+        seal = None
+        if sealed:
+            secrets = (bytes([ends[0].tag] * SECRET_BYTES), bytes([7] * SECRET_BYTES))
+            seal = make_seal(Cipher.AES_256_GCM, secrets, connecting=index == 0)
+        side.endpoint.connect_qp(ends[index], side.peer, local, remote, pair.now_ns, seal)
+        ends[index].activate()
+    return ends[0], ends[1]
+
+
+def write_on(pair: Pair, ends: tuple[QueuePair, QueuePair], data: bytes) -> bytes:
+    """Write over a queue pair of a pair's endpoints; return what arrived."""
+    memory = bytearray(len(data))
+    region = pair.b.endpoint.register(memory, ends[1])
+    work = pair.a.endpoint.post_write(ends[0], data, region.va, region.r_key)
+    done = WriteDone(ends[0].qpn, work)
+    pair.run(lambda: done in pair.a.events)
+    return bytes(memory)
+
+
 def test_a_plain_queue_pair_beside_a_sealed_one() -> None:
-    """The seal belongs to the queue pair: one without it at the same endpoint goes on as ever."""
-    sealed, plain = sealed_pair(), Pair(Config(mtu=1024))
-    for pair in (sealed, plain):
-        data = pair.rng.randbytes(5000)
-        assert pair.transfer(data) == data
+    """The seal belongs to the queue pair: one without it at the same endpoints goes on as ever."""
+    pair = sealed_pair()
+    plain = another(pair, sealed=False)
+    for ends in (plain, (pair.a.qp, pair.b.qp), plain):
+        data = pair.rng.randbytes(50_000)
+        assert write_on(pair, ends, data) == data
+    assert not pair.b.dropped()
+
+
+def test_packets_of_several_sealed_queue_pairs_come_as_one_run() -> None:
+    """What GRO joins may belong to several: each packet is opened with the keys of its own."""
+    pair = sealed_pair(paths=1, backup_paths=0)
+    others = [another(pair, sealed=True) for _ in range(3)]
+    all_ends = [(pair.a.qp, pair.b.qp), *others]
+    memories = []
+    for a, b in all_ends:
+        data, memory = pair.rng.randbytes(30_000), bytearray(30_000)
+        region = pair.b.endpoint.register(memory, b)
+        pair.a.endpoint.post_write(a, data, region.va, region.r_key)
+        memories.append((data, memory))
+    pair.run(lambda: sum(isinstance(event, WriteDone) for event in pair.a.events) == 4)
+    assert all(data == memory for data, memory in memories)
+    assert not pair.b.dropped()
+
+
+def status_told(pair: Pair) -> bool:
+    """Let plane 1 of A go down; tell whether B heard of it and A knows that."""
+    pair.a.endpoint.port_status(1, up=False, now_ns=pair.now_ns)
+    pair.run_for(1 * S)
+    told = any(isinstance(event, PortStatusChanged) for event in pair.b.events)
+    return told and pair.a.peer.status_mask is None
+
+
+def test_requests_name_a_queue_pair_that_both_sides_still_have() -> None:
+    """When the first of two has ended at the peer, requests go on under the second one's keys."""
+    pair = sealed_pair(planes=2)
+    another(pair, sealed=True)
+    pair.b.endpoint.destroy_qp(pair.b.qp)
+    pair.a.endpoint.fail_qp(pair.a.qp, QpFailure.LOCAL_CLOSE, pair.now_ns)
+    assert status_told(pair)
+
+
+def test_two_queue_pairs_with_one_tag() -> None:
+    """Tags are a byte: a request is tried with the keys of each that has it."""
+    pair = sealed_pair(planes=2)
+    pair.transfer(bytes(1_000_000))
+    first_a, first_b = pair.a.qp, pair.b.qp
+    second_a, second_b = another(pair, sealed=True)
+    second_a.tag, second_b.tag = first_a.tag, first_b.tag
+    second_a.remote_tag, second_b.remote_tag = first_b.tag, first_a.tag
+    pair.a.peer.qps = dict(reversed(pair.a.peer.qps.items()))
+    assert status_told(pair)
 
 
 def test_dead_path_is_found_and_comes_back() -> None:

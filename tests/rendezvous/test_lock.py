@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrc.errors import ConfigError, LocalError
+from mrc.errors import ConfigError, LocalError, PeerNotTrusted
 from mrc.identity import Identity, base64url, fingerprint_of
-from mrc.lock import Key, Lock, PeerNotTrusted, Verdict
+from mrc.lock import Key, Lock, Verdict
 from mrc.rendezvous import Url
 
 FINGERPRINT = fingerprint_of(b"a certificate")
