@@ -97,7 +97,7 @@ class Connection:
         )
         return {
             "protocol": PROTOCOL,
-            "endpoint": self._engine.endpoint_id,
+            "endpoint": self._engine.endpoint_ids[self._offer is not None],
             "qp": to_json(self._local),
             "ring": asdict(self.ring.address),
             "keys": self._offer.to_json() if self._offer is not None else None,
@@ -115,6 +115,8 @@ class Connection:
         identity = hello.get("endpoint")
         if not isinstance(identity, str) or len(identity) > 64:
             raise PeerProtocolError(f"{self.peer_address}: handshake without endpoint id")
+        # Who heard another's id cannot pass for it from an address of his own.
+        identity = f"{identity} at {self.peer_address.host}"
         if self._local is None:
             raise ConfigError("establish before hello: own attributes are not known yet")
         seal = None

@@ -7,7 +7,9 @@ queue pair, no memory and no path is made for it before.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from mrc.errors import LocalError, MrcError, PeerRefused, PeerUnreachable
@@ -19,11 +21,14 @@ BACKLOG = 128
 UNPROVEN_MAX = 64
 """Connections that have not shown yet that they may come in. Each costs a descriptor and at most
 300 KiB (230 were measured, with the longest hello that OpenSSL takes), 19 MiB together. One more,
-and the oldest has to go: who was invited needs a moment, who only holds a place takes long."""
+and the oldest has to go of the address that holds most: who was invited needs one place for a
+moment, who only holds places takes many for long."""
 PROOF_TIMEOUT_S = 10.0
 """For all that a connection has to do until it is let in."""
 TOKEN_LINE_BYTES_MAX = 8 * 1024
 """Longest line of a peer that has proved nothing yet: a token in JSON, every character escaped."""
+
+_IPV6_PREFIX_BITS = 64
 
 _REFUSALS = {
     Verdict.WRONG: "the token is wrong; paste the whole URL that the receiver printed last",
@@ -88,7 +93,7 @@ class Door:
             plain.abort()
             return
         while len(self._unproven) >= UNPROVEN_MAX:
-            self._unproven.pop(next(iter(self._unproven))).abort()
+            self._unproven.pop(self._least_welcome()).abort()
         self._unproven[task] = plain
         try:
             async with asyncio.timeout(PROOF_TIMEOUT_S):
@@ -101,6 +106,12 @@ class Door:
         finally:
             self._unproven.pop(task, None)
         await self._accepted(channel)
+
+    def _least_welcome(self) -> asyncio.Task[None]:
+        """Return the oldest connection from the network that holds the most places."""
+        places = Counter(map(_network, self._unproven.values()))
+        (crowd, _), *_ = places.most_common(1)
+        return next(task for task, plain in self._unproven.items() if _network(plain) == crowd)
 
     async def _proven_untrusted(self, plain: PlainStream) -> Channel:
         """Return the channel to a peer that may come in.
@@ -141,6 +152,17 @@ class Door:
         except BaseException:
             lock.reopen()
             raise
+
+
+def _network(plain: PlainStream) -> str:
+    """Return what one stranger has at will: an IPv4 address, or half of an IPv6 address."""
+    name = plain.name("peername")
+    if not name:
+        return ""
+    address = ipaddress.ip_address(name[0].partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.IPv6Network((address, _IPV6_PREFIX_BITS), strict=False))
+    return str(address)
 
 
 async def _refuse(channel: Channel, reason: str) -> None:

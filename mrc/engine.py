@@ -84,7 +84,8 @@ class Engine:
         self._rng = random.SystemRandom()
         self.config = config
         self.endpoint = Endpoint(config, self._rng, monotonic_ns())
-        self.endpoint_id = os.urandom(8).hex()
+        self.endpoint_ids = (os.urandom(8).hex(), os.urandom(8).hex())
+        """By which peers know two queue pairs of one endpoint; another one behind locks."""
         self._sockets = sockets or KernelSockets()
         self._udp_port = udp_port
         self._source_ports = source_ports

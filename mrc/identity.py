@@ -90,13 +90,19 @@ class Identity:
     def _read(cls, path: str) -> Self:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(fd, "rb") as file:
-            mode = os.fstat(fd).st_mode
+            found = os.fstat(fd)
+            mode = found.st_mode
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "is no file")
             if mode & _OTHERS_ACCESS:
                 raise ConfigError(
                     f"{path}: others may read this private key; if nobody has, chmod 600 it, else"
                     " remove it and let it be made anew"
+                )
+            if found.st_uid not in (0, os.geteuid()):
+                raise ConfigError(
+                    f"{path}: belongs to another user, who may know this private key; remove it and"
+                    " let it be made anew"
                 )
             return cls(file.read(IDENTITY_BYTES_MAX), path)
 

@@ -50,6 +50,9 @@ _URL = re.compile(
     re.DOTALL,
 )
 
+_KEY_LIKE = re.compile(r"[A-Za-z0-9_-]{43}(?:\.[A-Za-z0-9_-]*)?")
+"""A fingerprint, with a token or without: hardly a name of a host."""
+
 Message = dict[str, Any]
 
 
@@ -102,6 +105,10 @@ class Url:
         if port > 65535:
             raise ConfigError(f"port {port} in {_shown(text)}; must be 0 to 65535")
         host = match["ipv6"] or match["host"] or default_host
+        if _KEY_LIKE.search(host):
+            raise ConfigError(
+                "the key alone is no address: paste the whole URL, mrc://host:port/ and all"
+            )
         if not host or not host.isprintable() or " " in host:
             raise ConfigError(f"{_shown(text)} names no host")
         return cls(Address(host, port), Key.parse(match["key"]) if match["key"] else None)
@@ -129,8 +136,8 @@ class Url:
 
 
 def _shown(text: str) -> str:
-    """Spell a mistyped URL for a message, without what stands where the token is."""
-    return f"{re.sub(r'(?<=[^/:])/.+', '/...', text, flags=re.DOTALL):.200}"
+    """Spell a mistyped URL for a message, without anything that may be its key."""
+    return f"{_KEY_LIKE.sub('...', re.sub(r'(?<=[^/:])/.+', '/...', text, flags=re.DOTALL)):.200}"
 
 
 class Channel:

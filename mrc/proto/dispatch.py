@@ -35,7 +35,6 @@ from mrc.wire.control import (
 from mrc.wire.fields import IMMEDIATE_OPCODES, WRITE_OPCODES, BadPacket, Buffer, Opcode
 from mrc.wire.icrc import ICRC_BYTES, Address, check_icrc_untrusted, flow_seed
 from mrc.wire.runs import (
-    OVERHEAD_BYTES,
     SEAL_BYTES,
     U8,
     WORD_BTH,
@@ -90,7 +89,6 @@ class Dispatcher:
         self._endpoint.datagrams_received += whole + (whole * size < run.byte_count)
         if (
             whole
-            and not size % 4
             and run.buffer.bytes[0] in _RUN_OPCODES
             and run.buffer.bytes[8] & (FLAG_TS >> 24)
             and run.tos >> 2 not in self._trimmed
@@ -106,13 +104,18 @@ class Dispatcher:
             self._datagram_untrusted(run.buffer.memory[start:end], run, now_ns)
 
     def _views_untrusted(self, run: ReceivedRun) -> SegmentViews | None:
-        """Return the buffer as rows of data packets, None when they are too short to be any."""
+        """Return the buffer as rows of whole packets of a queue pair, None when it is none.
+
+        Views are made for that one size and for nobody but the peer: who sends junk of all sizes
+        makes none. Packets of another size, such as last ones, come alone.
+        """
         first = run.buffer.bytes
         qp = self._endpoint.qps.get(first[5] << 16 | first[6] << 8 | first[7])
-        sealed = qp is not None and qp.seal is not None
-        if run.segment_bytes <= OVERHEAD_BYTES + (SEAL_BYTES if sealed else 0):
+        if qp is None or qp.peer is None or run.segment_bytes != qp.segment_bytes:
             return None
-        return run.buffer.views(run.segment_bytes, sealed=sealed)
+        if run.source[0] not in qp.peer.hosts:
+            return None
+        return run.buffer.views(run.segment_bytes, sealed=qp.seal is not None)
 
     @property
     def _trimmed(self) -> tuple[int, int]:
@@ -324,7 +327,11 @@ class Dispatcher:
         if qp.seal is None:
             self._heard(qp, run, now_ns)
         last_hop = run.tos >> 2 == self._endpoint.config.dscp.trimmed_lasthop
-        qp.responder.receive_trimmed(write, _arrival(run, len(datagram), now_ns), last_hop=last_hop)
+        arrival = _arrival(run, len(datagram), now_ns)
+        if qp.seal is not None:
+            # A hint that the packet was cut, and nothing else that its header says.
+            arrival = arrival._replace(marked=False)
+        qp.responder.receive_trimmed(write, arrival, last_hop=last_hop)
         self._endpoint.wake(qp)
 
     def _probe_untrusted(
@@ -392,6 +399,7 @@ class Dispatcher:
         """
         peers = self._endpoint.peers_at.get(source[0], [])
         named = [qp for peer in peers for qp in peer.qps.values() if qp.tag == tag]
+        named.sort(key=lambda qp: qp.seal is None)
         for qp in named:
             if qp.seal is None:
                 return qp

@@ -132,7 +132,10 @@ class PathSet:
         self._choose_reverse_set()
 
     def demand_proof(self, now_ns: int) -> None:
-        """Let planes carry nothing but probes until one is answered, for addresses only claimed."""
+        """Let planes carry nothing but probes until one is answered, for addresses only claimed.
+
+        Until the first one is proved, what the peer sends is answered wherever it says it is.
+        """
         self.unproved = set(range(self.planes))
         self._suspect = {plane: _Suspicion(now_ns, EV_PROBE_NS_MIN) for plane in self.unproved}
 
@@ -194,9 +197,9 @@ class PathSet:
         return self._reverse[self._reverse_cursor]
 
     def one_per_plane(self) -> list[Path]:
-        """Return a usable EV of each plane that has one and is not down."""
+        """Return a usable EV of each plane that has one, is proved and is not down."""
         usable = [p for p in self.paths if p.state in _USABLE]
-        usable = [p for p in usable if p.plane not in self.planes_down]
+        usable = [p for p in usable if p.plane not in (*self.planes_down, *self.unproved)]
         return list({p.plane: p for p in usable}.values())
 
     @property
@@ -213,7 +216,8 @@ class PathSet:
     def _choose_reverse_set(self) -> None:
         """Take per plane the few usable EVs that are known best to work."""
         chosen: list[Path] = []
-        for plane in range(self.planes):
+        claimed = self.unproved if len(self.unproved) < self.planes else ()
+        for plane in [plane for plane in range(self.planes) if plane not in claimed]:
             usable = [p for p in self.paths if p.plane == plane and p.state in _USABLE]
             usable.sort(key=lambda p: (self.confirmed_ns[p.index] < 0, p.probes_failed, p.index))
             chosen += usable[: self._config.reverse_paths]
@@ -557,6 +561,7 @@ class PathSet:
         self._suspect.pop(path.plane, None)
         if path.plane in self.unproved:
             self.unproved.discard(path.plane)
+            self._choose_reverse_set()
             self._events.append(PlaneProved(self._peer_id, path.plane, now_ns))
         path.probes_failed = 0
         self.on_rtt(path, now_ns - sent_ns, now_ns)

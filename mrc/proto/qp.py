@@ -19,6 +19,7 @@ from mrc.proto.peer import Peer
 from mrc.proto.requestor import Requestor
 from mrc.proto.responder import Responder
 from mrc.proto.statistics import Drops, QpStatistics
+from mrc.wire.runs import OVERHEAD_BYTES, SEAL_BYTES
 from mrc.wire.seal import Seal
 
 BASE_RTT_NS_UNKNOWN = 200_000
@@ -98,6 +99,8 @@ class QueuePair:
         """High byte of the request ids the peer puts into endpoint requests to us."""
         self.remote_tag = 0
         """High byte of the request ids that we put into ours, when we name this queue pair."""
+        self.segment_bytes = 0
+        """Size of its whole packets, as they are in runs; 0 before it is connected."""
         self.seal: Seal | None = None
         """What its packets are sealed and opened with, if they are."""
         self._work_id = 0
@@ -135,6 +138,7 @@ class QueuePair:
         self.remote_tag = remote.endpoint_tag
         self.seal = seal
         mtu = min(local.mtu, remote.mtu)
+        self.segment_bytes = mtu + OVERHEAD_BYTES + (SEAL_BYTES if seal is not None else 0)
         rates = [rate for rate in (local.link_bps, remote.link_bps) if rate]
         parameters = NsccParameters.derive(
             mtu=mtu,

@@ -291,7 +291,9 @@ class Responder:
         if self.window.beyond(psn):
             self._drops[DropReason.OUT_OF_WINDOW] += 1
         elif self.window.has(psn):
-            self._request_sack(psn, header, arrival, plain=False)
+            # Nothing forged shall push out what is owed to packets and probes.
+            if len(self._requests) < _REPLIES_MAX // 2:
+                self._request_sack(psn, header, arrival, plain=False)
         elif self._config.trim_nack:
             reason = NackReason.TRIMMED_LASTHOP if last_hop else NackReason.TRIMMED
             self._nack(psn, header, arrival, reason)

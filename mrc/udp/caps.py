@@ -1,7 +1,7 @@
 """What this kernel does for UDP, found out by trying it once on loopback.
 
-A version number says little: back-ports, containers and other operating systems differ. Never
-raises; what cannot be tried is taken as missing, and the sockets then work one datagram at a time.
+A version number says little: back-ports, containers and other operating systems differ. What cannot
+be tried is taken as missing, and the sockets then work one datagram at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mrc.udp.linux import (
     UDP_SEGMENT,
     UDP_SEGMENTS_MAX,
 )
-from mrc.udp.options import try_option
+from mrc.udp.options import is_out_of_descriptors, open_udp, try_option
 
 _PROBE_SEGMENT_BYTES = 8
 _PROBE_TOS = 0x2A << 2 | 2
@@ -57,6 +57,9 @@ def probe_caps(family: int, environ: Mapping[str, str] = os.environ) -> Caps:
     """What this kernel can do for `family` (AF_INET or AF_INET6); tried once a process.
 
     `MRC_GSO=0`, `MRC_GRO=0` and `MRC_ECN=0` in the environment switch a feature off.
+
+    Raises:
+        LocalError: too many files are open, which says nothing of the kernel.
     """
     caps = _probe(family)
     if environ.get("MRC_GSO") == "0":
@@ -71,12 +74,11 @@ def probe_caps(family: int, environ: Mapping[str, str] = os.environ) -> Caps:
 @functools.cache
 def _probe(family: int) -> Caps:
     try:
-        with (
-            socket.socket(family, socket.SOCK_DGRAM) as receiver,
-            socket.socket(family, socket.SOCK_DGRAM) as sender,
-        ):
+        with open_udp(family) as receiver, open_udp(family) as sender:
             return _probe_with(receiver, sender)
-    except OSError:
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            raise
         return NO_CAPS
 
 

@@ -28,6 +28,7 @@ from mrc.udp.netlink import (
     open_netlink,
     parse_messages,
 )
+from mrc.udp.options import open_udp
 
 _SIOCETHTOOL = 0x8946
 _SIOCGIFMTU = 0x8921
@@ -170,7 +171,11 @@ def is_up(interface: str) -> bool:
 
 
 def link_speed_bps(interface: str) -> int | None:
-    """What an interface says its speed is, in bits per second; None if it does not know."""
+    """What an interface says its speed is, in bits per second; None if it does not know.
+
+    Raises:
+        LocalError: too many files are open.
+    """
     info = _ethtool(interface, _ETHTOOL_GDRVINFO, _ETHTOOL_DRVINFO_BYTES)
     if info is None or info[4:36].rstrip(b"\0") in _INVENTED_SPEEDS:
         return None
@@ -187,7 +192,7 @@ def _ethtool(interface: str, command: int, size: int) -> bytes | None:
     """Ask an interface's driver something; None when it does not answer that."""
     data = array.array("B", struct.pack("=I", command).ljust(size, b"\0"))
     request = struct.pack("@16sP16x", os.fsencode(interface)[:15], data.buffer_info()[0])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    with open_udp(socket.AF_INET) as sock:
         try:
             fcntl.ioctl(sock, _SIOCETHTOOL, request)
         except OSError:
@@ -199,10 +204,10 @@ def link_mtu_bytes(interface: str) -> int:
     """The largest IP packet an interface takes.
 
     Raises:
-        LocalError: there is no such interface.
+        LocalError: there is no such interface, or too many files are open.
     """
     request = struct.pack("16si20x", os.fsencode(interface)[:15], 0)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    with open_udp(socket.AF_INET) as sock:
         try:
             answer = fcntl.ioctl(sock, _SIOCGIFMTU, request)
         except OSError as error:

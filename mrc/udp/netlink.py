@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrc.errors import LocalError
+from mrc.udp.options import why
 
 RTMGRP_LINK = 0x1
 RTMGRP_IPV4_IFADDR = 0x10
@@ -75,7 +76,7 @@ def open_netlink(groups: int = 0) -> socket.socket:
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE
         )
     except OSError as error:
-        raise LocalError(error.errno, f"cannot ask for interfaces: {error.strerror}") from error
+        raise LocalError(error.errno, f"cannot ask for interfaces: {why(error)}") from error
     sock.settimeout(_DUMP_TIMEOUT_S)
     try:
         sock.bind((0, groups))

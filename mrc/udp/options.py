@@ -7,9 +7,11 @@ nothing of runs, of sending or of receiving.
 from __future__ import annotations
 
 import array
+import resource
 import socket
 import struct
 import sys
+from errno import EMFILE, ENFILE
 
 from mrc.errors import LocalError
 from mrc.udp.address import SockAddr
@@ -36,11 +38,22 @@ def open_udp(family: int) -> socket.socket:
         sock = socket.socket(family, socket.SOCK_DGRAM)
     except OSError as error:
         name = "IPv6" if family == socket.AF_INET6 else "IPv4"
-        raise LocalError(
-            error.errno, f"cannot open a {name} UDP socket: {error.strerror}"
-        ) from error
+        raise LocalError(error.errno, f"cannot open an {name} UDP socket: {why(error)}") from error
     sock.setblocking(False)
     return sock
+
+
+def why(error: OSError) -> str:
+    """What the kernel said, and where it is a limit of this process, the limit and the remedy."""
+    if error.errno != EMFILE:
+        return str(error.strerror)
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"{error.strerror}; this process may have {most}: raise `ulimit -n`, or use fewer paths"
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Whether it says nothing but that too many files are open, here or on the whole machine."""
+    return error.errno in (EMFILE, ENFILE)
 
 
 def bind(sock: socket.socket, name: SockAddr) -> None:

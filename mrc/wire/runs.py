@@ -15,6 +15,7 @@ that knows a segment size then also knows whether it is one of sealed packets.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -35,6 +36,8 @@ OVERHEAD_BYTES = HEADER_BYTES + ICRC_BYTES
 TAG_BYTES, COUNTER_BYTES = 16, 8
 SEAL_BYTES = TAG_BYTES + COUNTER_BYTES
 """What a seal adds to a packet, before its iCRC."""
+SALT_BYTES = 4
+_NONCE = np.dtype([("salt", f"S{SALT_BYTES}"), ("counter", ">u8")])
 
 HEADER_WORDS = HEADER_BYTES // 4
 WORD_BTH, WORD_DQP, WORD_PSN = 0, 1, 2
@@ -71,6 +74,32 @@ def packets_max(segment_bytes: int) -> int:
     return max(1, min(RUN_PACKETS_MAX, RUN_BYTES_MAX // segment_bytes))
 
 
+class Nonces:
+    """Rows of nonces (salt and counter) that are written as a column, for one run at a time.
+
+    One per buffer, and so per endpoint: two threads with an endpoint each share none.
+    """
+
+    def __init__(self) -> None:
+        memory = bytearray(_NONCE.itemsize * RUN_PACKETS_MAX)
+        self._table = np.frombuffer(memory, _NONCE)
+        self._steps = np.arange(RUN_PACKETS_MAX, dtype=np.uint64)
+        self._rows = [
+            memoryview(memory)[i * _NONCE.itemsize : (i + 1) * _NONCE.itemsize]
+            for i in range(RUN_PACKETS_MAX)
+        ]
+
+    def rows(self, salt: bytes, first: int, count: int) -> Sequence[memoryview]:
+        """Return the nonces of `count` packets from this counter on; valid until the next call."""
+        self._table["salt"][:count] = salt
+        self._table["counter"][:count] = self.counters(first, count)
+        return self._rows[:count]
+
+    def counters(self, first: int, count: int) -> NDArray[np.uint64]:
+        """Return the counters from `first` on."""
+        return self._steps[:count] + np.uint64(first)
+
+
 class RunBuffer:
     """A 64 KiB buffer seen as rows of one segment size: header words, payloads, iCRCs.
 
@@ -87,6 +116,7 @@ class RunBuffer:
         self.memory = memoryview(self.bytes)
         self._views: dict[tuple[int, bool], SegmentViews] = {}
         self._opened: memoryview | None = None
+        self._nonces: Nonces | None = None
         self.scratch = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
         self.scratch_2 = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
 
@@ -96,6 +126,13 @@ class RunBuffer:
         if self._opened is None:
             self._opened = memoryview(bytearray(self.SIZE))
         return self._opened
+
+    @property
+    def nonces(self) -> Nonces:
+        """Room for the nonces of a run; made when it is first asked for."""
+        if self._nonces is None:
+            self._nonces = Nonces()
+        return self._nonces
 
     def views(self, segment_bytes: int, *, sealed: bool = False) -> SegmentViews:
         """Return the views for a segment size: a multiple of 4, more than headers and trailer.
@@ -148,6 +185,7 @@ class SegmentViews:
             self._run.memory[i * self.segment_bytes : (i + 1) * self.segment_bytes]
             for i in range(count)
         ]
+        self.nonces = self._run.nonces
         self.headers = [datagram[:HEADER_BYTES] for datagram in datagrams]
         self.boxes = [datagram[HEADER_BYTES:end] for datagram in datagrams]
         """Encrypted payload and tag of each row."""

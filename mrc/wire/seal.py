@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from mrc.wire.fields import BadPacket, Buffer
-from mrc.wire.runs import COUNTER_BYTES, RUN_PACKETS_MAX, SEAL_BYTES, U8, SegmentViews
+from mrc.wire.runs import COUNTER_BYTES, SALT_BYTES, SEAL_BYTES, U8, SegmentViews
 
 SECRET_BYTES = 32
 """What each side contributes to the keys, and what a direction's secret has."""
@@ -38,9 +38,6 @@ EPOCH_PACKETS = 1 << EPOCH_BITS
 stays below 2^-60, where 2^-57 is asked for in RFC 9001 §6.6."""
 REPLAY_WINDOW_PACKETS = 1 << 15
 """How many packets late one may be: four times the widest tracking window, and 4 KiB of memory."""
-_SALT_BYTES = 4
-_NONCE_BYTES = _SALT_BYTES + COUNTER_BYTES
-_NONCE = np.dtype([("salt", f"S{_SALT_BYTES}"), ("counter", ">u8")])
 
 
 class Unauthentic(BadPacket):
@@ -66,41 +63,18 @@ class _EpochKey(NamedTuple):
     salt: bytes
     next_secret: bytes
 
+    def __repr__(self) -> str:
+        return "_EpochKey(...)"
+
 
 def _epoch_key(cipher: Cipher, secret: bytes) -> _EpochKey:
-    derived = HKDFExpand(SHA256(), 2 * SECRET_BYTES + _SALT_BYTES, b"mrc epoch").derive(secret)
+    derived = HKDFExpand(SHA256(), 2 * SECRET_BYTES + SALT_BYTES, b"mrc epoch").derive(secret)
     key = derived[:SECRET_BYTES]
     return _EpochKey(
         AESGCM(key) if cipher is Cipher.AES_256_GCM else ChaCha20Poly1305(key),
         derived[2 * SECRET_BYTES :],
         derived[SECRET_BYTES : 2 * SECRET_BYTES],
     )
-
-
-class _Nonces:
-    """Rows of nonces that are written as a column; shared, as each is used at once."""
-
-    def __init__(self) -> None:
-        memory = bytearray(_NONCE_BYTES * RUN_PACKETS_MAX)
-        self._table = np.frombuffer(memory, _NONCE)
-        self._steps = np.arange(RUN_PACKETS_MAX, dtype=np.uint64)
-        self._rows = [
-            memoryview(memory)[i * _NONCE_BYTES : (i + 1) * _NONCE_BYTES]
-            for i in range(RUN_PACKETS_MAX)
-        ]
-
-    def rows(self, salt: bytes, first: int, count: int) -> Sequence[memoryview]:
-        """Return the nonces of `count` packets from this counter on; valid until the next call."""
-        self._table["salt"][:count] = salt
-        self._table["counter"][:count] = self.counters(first, count)
-        return self._rows[:count]
-
-    def counters(self, first: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """Return the counters from `first` on."""
-        return self._steps[:count] + np.uint64(first)
-
-
-_nonces = _Nonces()
 
 
 class Sealer:
@@ -132,10 +106,10 @@ class Sealer:
         count = len(plains)
         first = self._take(count)
         key = self._key
-        nonces = _nonces.rows(key.salt, first, count)
+        nonces = views.nonces.rows(key.salt, first, count)
         for _ in map(key.aead.encrypt_into, nonces, plains, views.headers, views.boxes):
             pass
-        views.counters[:count] = _nonces.counters(first, count)
+        views.counters[:count] = views.nonces.counters(first, count)
 
 
 class Opener:
@@ -180,7 +154,7 @@ class Opener:
         """
         count = end - start
         first = int(views.counters[start])
-        expected = _nonces.counters(first, count)
+        expected = views.nonces.counters(first, count)
         if not np.array_equal(views.counters[start:end], expected):
             return None
         if first >> EPOCH_BITS != (first + count - 1) >> EPOCH_BITS:
@@ -189,7 +163,7 @@ class Opener:
             key = self._key_untrusted(first)
             if not self._window.is_fresh(first, count):
                 return None
-            nonces = _nonces.rows(key.salt, first, count)
+            nonces = views.nonces.rows(key.salt, first, count)
             boxes, headers = views.boxes[start:end], views.headers[start:end]
             for _ in map(key.aead.decrypt_into, nonces, boxes, headers, views.opened_rows):
                 pass

@@ -113,7 +113,7 @@ READS_SOMETHING_ELSE = {
     "mrc.proto.memory.bytes_of": "looks at a buffer of the application",
     "mrc.proto.packetizer": "looks at a buffer of its own",
     "mrc.proto.window": "looks at a buffer of its own",
-    "mrc.wire.seal._Nonces": "looks at a buffer of its own",
+    "mrc.wire.runs.Nonces": "looks at a buffer of its own",
     "mrc.wire.runs.SegmentViews": "any words are a row; the dispatcher judges them",
     "mrc.udp": "reads what the kernel says, not what a peer does",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mrc.proto.config import Config
 from mrc.proto.events import PlaneProved
+from mrc.wire.control import EndpointRequest
 from mrc.wire.fields import Opcode
 from tests.support.filters import Tap, black_hole
 from tests.support.pair import MS, Pair, S
@@ -51,3 +52,20 @@ def test_a_timer_rests_while_every_path_is_busy() -> None:
         assert pair.step()
         steps += 1
         assert steps < 100
+
+
+def test_answers_go_to_planes_that_are_proved() -> None:
+    """As soon as one plane is proved, SACKs and port status leave the claimed ones alone."""
+    pair = Pair(Config(mtu=1024, paths=4), planes=2)
+    pair.b.paths.demand_proof(pair.now_ns)
+    pair.filters.append(black_hole(lambda datagram: datagram.sender == 1 and datagram.plane == 1))
+    pair.b.endpoint.after_feedback(pair.b.qp, pair.now_ns)
+    pair.run(lambda: pair.b.paths.unproved == {1})
+    tap = Tap(lambda datagram: datagram.sender == 1 and datagram.plane == 1)
+    pair.filters.insert(0, tap)
+    pair.transfer(bytes(200_000))
+    pair.b.endpoint.port_status(0, up=True, now_ns=pair.now_ns)
+    pair.run_for(100 * MS)
+    assert {datagram.opcode for datagram in tap.datagrams} <= {Opcode.ENDPOINT_REQUEST}
+    told = [d for d in tap.datagrams if EndpointRequest.decode_untrusted(d.data).op]
+    assert len(told) == len(tap.datagrams)

@@ -355,6 +355,15 @@ def test_probe_cap_is_a_setting() -> None:
     assert times[-1] - times[-2] == 5 * MS
 
 
+def test_probe_cap_bounds_the_first_pauses_too() -> None:
+    """After a round trip of a minute, as a stopped process measures it, an EV is not left alone."""
+    paths = path_set(paths=4)
+    paths.on_rtt(paths.paths[0], 60 * S, 0)
+    paths.on_lost(0, 0)
+    times = probe_times(paths, 0, 1_000 * MS)
+    assert times == [250 * MS, 500 * MS, 750 * MS, 1_000 * MS]
+
+
 def test_answer_brings_the_ev_back() -> None:
     """One answered probe is enough for an EV that does not flap."""
     paths = path_set(paths=4)

@@ -11,7 +11,13 @@ from mrc.proto.events import EvState, PortStatusChanged, QpFailure, WriteDone
 from mrc.proto.qp import QueuePair
 from mrc.proto.statistics import DropReason
 from mrc.wire import seal as seal_module
-from mrc.wire.control import EndpointOp, EndpointRequest, NackReason, Syndrome
+from mrc.wire.control import (
+    EndpointOp,
+    EndpointRequest,
+    EndpointResponse,
+    NackReason,
+    Syndrome,
+)
 from mrc.wire.fields import Opcode
 from mrc.wire.runs import SEAL_BYTES
 from mrc.wire.seal import SECRET_BYTES, Cipher, make_seal
@@ -225,6 +231,25 @@ def test_endpoint_request_that_names_no_queue_pair() -> None:
     stray = EndpointRequest(0x7700, EndpointOp.PORT_STATUS_UPDATE, 0)
     Forger(pair, 0).deliver(stray.encode())
     assert pair.a.dropped() == {DropReason.UNKNOWN_ENDPOINT: 1}
+
+
+def test_a_wrong_answer_to_a_probe_is_the_only_one() -> None:
+    """Who guesses what a probe asked, to prove another address, has one guess a probe."""
+    pair = sealed_pair(planes=2)
+    path = pair.a.paths.paths[0]
+    pair.filters.append(lose(1.0, lambda datagram: datagram.sender == 0))
+    pair.a.paths.withdraw(path, pair.now_ns, "test")
+    pair.a.endpoint.after_feedback(pair.a.qp, pair.now_ns)
+    tap = Tap(lambda datagram: datagram.opcode == Opcode.ENDPOINT_REQUEST)
+    pair.filters.insert(0, tap)
+    pair.run(lambda: bool(tap.datagrams))
+    asked = EndpointRequest.decode_untrusted(tap.datagrams[0].data)
+    for at in (asked.tx_timestamp ^ 1, asked.tx_timestamp):
+        answer = EndpointResponse(asked.request_id, EndpointOp.EV_PROBE, at).encode()
+        assert pair.b.qp.seal is not None
+        Forger(pair, 0).deliver(answer + pair.b.qp.seal.sealer.seal(answer))
+    assert path.state is EvState.ASSUMED_BAD
+    assert pair.a.dropped() == {DropReason.UNKNOWN_REQUEST: 2}
 
 
 # Trimmed packets.

@@ -352,3 +352,17 @@ def test_acknowledgements_before_the_peer_may_be_answered() -> None:
     assert qp.requestor is not None
     assert qp.requestor.statistics().sacks == 0
     assert pair.a.dropped() == {}
+
+
+def test_junk_of_many_sizes_makes_no_views() -> None:
+    """Columns are laid out for the size of a queue pair's packets, and for its peer alone."""
+    pair = Pair(Config(mtu=1024))
+    pair.transfer(bytes(10_000))
+    buffer = RunBuffer()
+    for size in range(44, 2000, 4):
+        for host in ("10.0.0.1", "10.9.9.9"):
+            buffer.bytes[:36] = a_write(pair)[:36]
+            source = (host, FIRST_EV_PORT)
+            run = ReceivedRun(buffer, size, size, 0, source, DSCP.trimmable << 2)
+            pair.b.endpoint.receive(run, pair.now_ns)
+    assert len(buffer._views) <= 1  # noqa: SLF001 - that none are made is the point

@@ -312,3 +312,16 @@ def test_a_new_identity_stays_on_no_disk(tmp_path: Path, monkeypatch: pytest.Mon
     Lock.new()
     assert seen == [0o600]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "mistyped",
+    ["mrc:///{}", "mrc://host:/{}", "mrc://[::1]:/{}", "/{}", "host:{}", "mrc://host:18515:{}",
+     "mrc://host:18515.{}", "mrc://host:18515 {}", "{}", "mrc://{}"],
+)  # fmt: skip
+def test_a_mistyped_url_shows_no_token(mistyped: str) -> None:
+    """Wherever the key stands in it, the message does not have it, and no name is looked up."""
+    key = f"{FINGERPRINT}.{TOKEN}"
+    with pytest.raises(ConfigError) as caught:
+        Url.parse(mistyped.format(key))
+    assert TOKEN not in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import random
+from collections.abc import Iterator
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -214,6 +215,26 @@ def test_a_run_seen_before_does_not_open() -> None:
     assert receiver.opener.open_rows_untrusted(views, 0, 4) is None
     with pytest.raises(Replayed):
         receiver.opener.open_untrusted(buffer.memory[SEGMENT_BYTES : 2 * SEGMENT_BYTES - 4], 36)
+
+
+def test_two_buffers_share_no_nonces() -> None:
+    """Another thread's endpoint may seal between two rows of a run: each row still opens."""
+    (sender, receiver), (other, _) = both(), both()
+    buffer, others = RunBuffer(), RunBuffer()
+    views = buffer.views(SEGMENT_BYTES, sealed=True)
+    plain = memoryview(random.Random(5).randbytes(4 * PAYLOAD_BYTES))
+
+    class Rows(list[memoryview]):
+        def __iter__(self) -> Iterator[memoryview]:
+            for row in super().__iter__():
+                sealed_run(other, 64, others)
+                yield row
+
+    rows = [plain[i * PAYLOAD_BYTES : (i + 1) * PAYLOAD_BYTES] for i in range(4)]
+    sender.sealer.seal_rows(views, Rows(rows))
+    opened = receiver.opener.open_rows_untrusted(views, 0, 4)
+    assert opened is not None
+    assert opened.tobytes() == plain.tobytes()
 
 
 # Replays.
