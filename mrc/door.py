@@ -62,9 +62,16 @@ class Door:
             LocalError: the address cannot be used; the message names it and the remedy.
         """
         try:
+            # Whoever is cancelled while it begins to listen has something to close by then.
             self._server = await asyncio.start_server(
-                self._on_connection, address.host, address.port, limit=CHUNK_BYTES, backlog=BACKLOG
+                self._on_connection,
+                address.host,
+                address.port,
+                limit=CHUNK_BYTES,
+                backlog=BACKLOG,
+                start_serving=False,
             )
+            await self._server.start_serving()
         except (OSError, UnicodeError) as error:
             number = getattr(error, "errno", None) or 0
             reason = os.strerror(number) if number > 0 else str(error)
@@ -105,7 +112,11 @@ class Door:
             return
         finally:
             self._unproven.pop(task, None)
-        await self._accepted(channel)
+        try:
+            await self._accepted(channel)
+        except asyncio.CancelledError:
+            # The listener was closed; asyncio prints a traceback of a handler that is cancelled.
+            channel.abort()
 
     def _least_welcome(self) -> asyncio.Task[None]:
         """Return the oldest connection from the network that holds the most places."""

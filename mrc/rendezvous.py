@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
 import ssl
@@ -322,7 +323,9 @@ async def _connect(address: Address, timeout_s: float) -> PlainStream:
             f"{address} did not answer within {timeout_s:g} s", peer=str(address)
         ) from error
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        # asyncio words some errors itself, uvloop leaves them to the kernel.
+        number = getattr(error, "errno", None) or 0
+        reason = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
         raise PeerUnreachable(
             f"cannot reach {address}: {reason}; is mrc-recv running there?", peer=str(address)
         ) from error

@@ -9,7 +9,7 @@ Five calls, each for a run of packets, never for one:
     poll()                    events since the last poll
 
 After any of `receive`, `advance` or a post, call `transmit` until it returns None, then `poll`.
-Time never goes back: a `now_ns` below one seen before counts as that one. What `transmit` returned
+Time never goes back: when `now_ns` does, it goes on from the latest seen. What `transmit` returned
 is valid until its next call. When the kernel refuses a run, say so with `path_fault` before that.
 Nothing here is re-entrant.
 """
@@ -84,6 +84,8 @@ class Endpoint:
         self.drops: Drops = Drops()
         self._rng = rng
         self._now_ns = now_ns
+        self._clock_lead_ns = 0
+        """What time here is ahead of the caller's: all that his clock has ever gone back."""
         self._events: deque[Event] = deque()
         self._control: deque[RunToSend] = deque(maxlen=CONTROL_QUEUE_MAX)
         self._ready: deque[QueuePair] = deque()
@@ -296,7 +298,7 @@ class Endpoint:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `advance` should be called, or None when no timer runs."""
-        return self._timers[0][0] if self._timers else None
+        return self._timers[0][0] - self._clock_lead_ns if self._timers else None
 
     def advance(self, now_ns: int) -> None:
         """Run the timers that are due."""
@@ -436,7 +438,8 @@ class Endpoint:
     # The inside.
 
     def _time(self, now_ns: int) -> int:
-        self._now_ns = max(self._now_ns, now_ns)
+        self._clock_lead_ns = max(self._clock_lead_ns, self._now_ns - now_ns)
+        self._now_ns = now_ns + self._clock_lead_ns
         return self._now_ns
 
     def _arm(self, owner: QueuePair | Peer) -> None:

@@ -40,7 +40,8 @@ def _open(data: Buffer) -> None:
 
 def _open_rows(data: Buffer) -> None:
     run = RunBuffer()
-    run.bytes[: len(data)] = data
+    head = bytes(data[: run.SIZE])
+    run.bytes[: len(head)] = head
     _opener().open_rows_untrusted(run.views(128, sealed=True), 0, 2)
 
 
