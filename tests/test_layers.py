@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "rendezvous": SHARED | {"lock"},
     "lock": SHARED,
     "udp": SHARED,
+    "sim": SHARED | {"proto", "wire"},
     "proto": SHARED | {"wire"},
     "wire": frozenset[str](),
     "errors": frozenset[str](),
