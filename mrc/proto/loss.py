@@ -20,8 +20,8 @@ from mrc.proto.paths import NEVER_NS, PathSet
 from mrc.proto.window import FREE, Acked, SendWindow
 from mrc.wire.control import Sack, timestamp
 
-_CAUSES_MAX = 4096
-_PROBES_MAX = 64
+CAUSES_MAX = 4096
+PROBES_MAX = 64
 
 
 class Trigger(NamedTuple):
@@ -65,7 +65,7 @@ class LossDetector:
 
     def new_probe(self, ev: int, now_ns: int) -> int:
         """Note that a reliability probe leaves now on this EV; return its id."""
-        if len(self._probes) >= _PROBES_MAX:
+        if len(self._probes) >= PROBES_MAX:
             del self._probes[next(iter(self._probes))]
         self._probe_id = (self._probe_id + 1) & 0xFFFF
         self._probes[self._probe_id] = (ev, now_ns, self._window.order)
@@ -160,7 +160,7 @@ class LossDetector:
         return False
 
     def _remember(self, psn: int, cause: _Cause) -> None:
-        if len(self._causes) >= _CAUSES_MAX:
+        if len(self._causes) >= CAUSES_MAX:
             del self._causes[next(iter(self._causes))]
         self._causes[psn] = cause
 

@@ -31,7 +31,7 @@ SACK_SPACING_NS = 100_000
 _SACK_TRIGGERS_MAX = 8
 """Byte triggers after which a SACK goes out whatever the time."""
 _PENALTY_HALF = 64
-_REPLIES_MAX = 256
+REPLIES_MAX = 256
 """SACK requests and NACKs waiting to be sent, about 100 bytes each; older ones give way."""
 
 
@@ -125,8 +125,8 @@ class Responder:
         self._trigger_bytes = 0
         self._sacked_ns = 0
         self._rcvd_bytes = 0
-        self._requests: deque[_SackRequest] = deque(maxlen=_REPLIES_MAX)
-        self._nacks: deque[Nack] = deque(maxlen=_REPLIES_MAX)
+        self._requests: deque[_SackRequest] = deque(maxlen=REPLIES_MAX)
+        self._nacks: deque[Nack] = deque(maxlen=REPLIES_MAX)
         self._ack_wanted = False
         self._nak: Ack | None = None
         self._immediates: dict[int, _Immediate] = {}
@@ -292,7 +292,7 @@ class Responder:
             self._drops[DropReason.OUT_OF_WINDOW] += 1
         elif self.window.has(psn):
             # Nothing forged shall push out what is owed to packets and probes.
-            if len(self._requests) < _REPLIES_MAX // 2:
+            if len(self._requests) < REPLIES_MAX // 2:
                 self._request_sack(psn, header, arrival, plain=False)
         elif self._config.trim_nack:
             reason = NackReason.TRIMMED_LASTHOP if last_hop else NackReason.TRIMMED

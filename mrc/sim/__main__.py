@@ -22,8 +22,8 @@ Examples:
   python -m mrc.sim --seed 7 --json | jq .outcome
 
 \b
-A seed that fails is run again and recorded as mrc-sim-SEED.json and mrc-sim-SEED.pcap, in the
-current folder unless --trace and --pcap say otherwise. tools/soak runs seeds until it is stopped.
+With --seed, a seed that fails is run again and recorded as mrc-sim-SEED.json and mrc-sim-SEED.pcap,
+in the current folder unless --trace and --pcap say otherwise. tools/soak runs seeds until stopped.
 
 \b
 Exit codes: 0 all rules held, 1 one was broken, 2 usage, 130 interrupted.
@@ -71,6 +71,8 @@ def main(
             sys.exit(_run_many(seeds, as_json=as_json))
         elif seed is not None:
             sys.exit(_run_one(seed, trace, pcap, as_json=as_json))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}") from error
 

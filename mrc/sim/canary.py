@@ -1,7 +1,8 @@
 """Faults that no network may have: what the checkers must notice, or they are good for nothing.
 
 Each canary changes datagrams behind the protocol's back, with an iCRC that fits, so that endpoints
-believe them. A simulation with a canary must fail; one that passes shows that nobody looks.
+believe them, where queue pairs are not sealed. Of a few simulations with a canary some must fail;
+if all pass, nobody looks.
 """
 
 from __future__ import annotations

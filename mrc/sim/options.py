@@ -31,7 +31,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LossMask:
-    """Exactly which datagrams of a link are lost, by their place among those that enter it."""
+    """Exactly which datagrams of a link are lost.
+
+    Counted are those of the kind that may be lost, and were neither cut off nor too large.
+    """
 
     first: int
     """Place of the first lost one, counted from 0."""

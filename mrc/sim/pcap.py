@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from mrc.sim.addresses import UDP_PORT, address
 from mrc.sim.datagram import Datagram
+from mrc.units import NS_PER_S
 
 MAGIC_NS = 0xA1B23C4D
 LINKTYPE_RAW = 101
@@ -24,7 +25,6 @@ _UDP = struct.Struct(">HHHH")
 _DONT_FRAGMENT = 0x4000
 _PROTOCOL_UDP = 17
 _SNAP_BYTES = 65535
-_NS_PER_S = 1_000_000_000
 
 
 class PcapWriter:
@@ -46,7 +46,7 @@ class PcapWriter:
         else:
             ip = _ipv4(datagram.tos, len(udp), ttl, source, destination)
         length = len(ip) + len(udp)
-        seconds, rest_ns = divmod(now_ns, _NS_PER_S)
+        seconds, rest_ns = divmod(now_ns, NS_PER_S)
         self._file.write(_RECORD.pack(seconds, rest_ns, length, length) + ip + udp)
 
 

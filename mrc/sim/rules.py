@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from mrc.proto.config import Config
+from mrc.proto.endpoint import CONTROL_QUEUE_MAX
+from mrc.proto.loss import CAUSES_MAX, PROBES_MAX
 from mrc.proto.paths import NEVER_NS
 from mrc.proto.qp import QueuePair
 from mrc.proto.requestor import Requestor
-from mrc.proto.responder import Responder
+from mrc.proto.responder import REPLIES_MAX, Responder
 from mrc.proto.statistics import DropReason
 from mrc.proto.window import LOST, SENT
 from mrc.sim.connection import End
@@ -29,7 +31,7 @@ _FIRST_INTERVALS_MAX = 4
 """The first retransmission interval is at most that many T."""
 
 ENDPOINT_LIMITS: tuple[tuple[str, int], ...] = (
-    ("_control", 4096),
+    ("_control", CONTROL_QUEUE_MAX),
     ("_timers", 4096),
     ("_requests", 256 * 256),
     ("_events", 0),
@@ -37,10 +39,10 @@ ENDPOINT_LIMITS: tuple[tuple[str, int], ...] = (
 """What an endpoint holds between two wake-ups, and how much of it at most."""
 
 QP_LIMITS: tuple[tuple[str, int], ...] = (
-    ("requestor.loss._causes", 4096),
-    ("requestor.loss._probes", 64),
-    ("responder._requests", 256),
-    ("responder._nacks", 256),
+    ("requestor.loss._causes", CAUSES_MAX),
+    ("requestor.loss._probes", PROBES_MAX),
+    ("responder._requests", REPLIES_MAX),
+    ("responder._nacks", REPLIES_MAX),
 )
 """The same for a queue pair."""
 

@@ -75,13 +75,13 @@ class Simulation:
         Args:
             options: what to simulate.
             traced: keep a trace of all that happens, about 300 bytes per event.
-            pcap: an open file that takes every datagram, as sent and as delivered; needs `traced`.
+            pcap: an open file that takes every datagram, as sent and as delivered.
             canary: a fault that the checkers must notice.
         """
         self.options = options
         self.timeline = Timeline()
         writer = PcapWriter(pcap, ipv6=options.ipv6) if pcap is not None else None
-        self.trace = Trace(self.timeline, pcap=writer) if traced else None
+        self.trace = Trace(self.timeline, pcap=writer) if traced or pcap else None
         chance = Chance(options.seed)
         self.network = Network(options, self.timeline, chance.fork(), self.trace)
         if canary is not None:

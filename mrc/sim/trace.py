@@ -24,7 +24,7 @@ _TTL = 64
 
 
 class Trace:
-    """Collects events in memory: about 200 bytes each, and the datagrams when a pcap is wanted."""
+    """Collects events in memory: about 300 bytes each. Datagrams go to the pcap at once."""
 
     def __init__(self, timeline: Timeline, *, pcap: PcapWriter | None = None) -> None:
         self._timeline = timeline

@@ -150,8 +150,22 @@ def test_soak_ends_with_a_summary_when_interrupted(tmp_path: Path) -> None:
     assert "broken rules: none" in output
 
 
+@pytest.mark.slow
 def test_soak_refuses_nonsense() -> None:
     """No workers, no soak."""
     process = soak("--jobs", "0")
     process.communicate(timeout=60)
     assert process.returncode == 2
+
+
+@pytest.mark.slow
+def test_soak_ends_at_once_when_interrupted_again(tmp_path: Path) -> None:
+    """Whoever asks twice gets the summary without waiting for the workers."""
+    process = soak("--jobs", "1", "--failures", str(tmp_path / "failures.txt"))
+    assert process.stdout is not None
+    assert "seeds from" in process.stdout.readline()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "broken rules: none" in output

@@ -13,7 +13,7 @@ packets of 4096 bytes over 16 EVs for 240 ms, and none comes to its end.
 | fair_ms | until Jain's index is 0.9 or more in every 20 ms that follow; a dash: not to the end |
 | jain | Jain's index of the bytes placed in the second half |
 | least_% | what the slowest flow got in the second half, of its fair share |
-| line_% | payload of all flows in the second half, of the rate of the link (98.3 at most) |
+| line_% | payload of all flows in the second half, of the rate of the link (98.4 at most) |
 | queue_p50, queue_p99 | KiB that wait for the link, every 50 us in the second half |
 | trims, drops | packets that the queue cut or dropped, all the time |
 | again | retransmissions |
@@ -38,7 +38,7 @@ from mrc.sim.link import OVERHEAD_BYTES
 from mrc.sim.options import LinkOptions, Options, link_names
 from mrc.sim.tables.bench import START_NS, Bench, to_one_receiver
 from mrc.sim.tables.layout import Row, jain, ms, percent
-from mrc.units import NS_PER_MS, NS_PER_US
+from mrc.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from mrc.wire.writes import HEADER_BYTES
 
 MANY, FEW = (2, 4, 8, 16, 32), (2, 8, 32)
@@ -75,7 +75,7 @@ def _compete(flows: int, base: str, full: str) -> Row:
     second = _difference(placed[WINDOWS // 2], placed[WINDOWS])
     waiting.sort()
     found = [flow.statistics for flow in bench.flows]
-    line_bytes = BPS // 8 * (WINDOWS - WINDOWS // 2) * WINDOW_NS // 1_000_000_000
+    line_bytes = BPS // 8 * (WINDOWS - WINDOWS // 2) * WINDOW_NS // NS_PER_S
     return {
         "flows": f"{flows}",
         "base": base,
@@ -119,6 +119,6 @@ def _options(flows: int, base: str, full: str) -> Options:
     )
     config = Config(link_bps=BPS, base_rtt_ns=RTT_NS if base == "given" else 0, trimming=trims)
     # Four times its fair share, and no more than the link carries, is more than any flow gets.
-    line_bytes = BPS // 8 * WINDOWS * WINDOW_NS // 1_000_000_000
+    line_bytes = BPS // 8 * WINDOWS * WINDOW_NS // NS_PER_S
     size_bytes = min(4, flows) * line_bytes // flows
     return to_one_receiver(config, links, size_bytes=size_bytes, senders=flows)

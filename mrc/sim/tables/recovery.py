@@ -39,7 +39,7 @@ from mrc.sim.link import Link
 from mrc.sim.options import LinkOptions, Options, link_names
 from mrc.sim.tables.bench import START_NS, Bench, Flow, to_one_receiver
 from mrc.sim.tables.layout import Row, ms, percent
-from mrc.units import NS_PER_MS, NS_PER_US
+from mrc.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 CASES = tuple(
     (planes, paths, dies)
@@ -135,5 +135,5 @@ def _heal(links: list[Link]) -> None:
 def _options(config: Config, planes: int) -> Options:
     link = LinkOptions(rate_bps=PLANE_BPS, delay_ns=HOP_NS)
     links = dict.fromkeys(link_names(2, planes, SPINES), link)
-    size_bytes = planes * PLANE_BPS // 8 * TRANSFER_NS // 1_000_000_000
+    size_bytes = planes * PLANE_BPS // 8 * TRANSFER_NS // NS_PER_S
     return to_one_receiver(config, links, size_bytes=size_bytes, planes=planes, ways=SPINES)

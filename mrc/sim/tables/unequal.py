@@ -35,7 +35,7 @@ from mrc.proto.config import Config
 from mrc.sim.options import LinkOptions, Options, link_names
 from mrc.sim.tables.bench import START_NS, Bench, to_one_receiver
 from mrc.sim.tables.layout import Row, ms, percent
-from mrc.units import NS_PER_MS, NS_PER_US
+from mrc.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 EVEN, UNEVEN = (0, 0, 0, 0), (0, 2, 5, 10)
 CASES = (
@@ -50,7 +50,7 @@ SIZES_MIB = (4, 16)
 BPS = 200_000_000
 HOP_NS = 20 * NS_PER_US
 MTU = 4096
-PACKET_NS = MTU * 8 * 1_000_000_000 // BPS
+PACKET_NS = MTU * 8 * NS_PER_S // BPS
 """About what a packet takes on a link."""
 
 
