@@ -10,46 +10,11 @@ import pytest
 
 import mrc
 from mrc.errors import PeerUnreachable
-from mrc.udp import FaultySockets, KernelSockets
-from mrc.udp.address import SockAddr
-from mrc.udp.caps import Caps
-from mrc.udp.factory import Sender
-from mrc.udp.outcome import SendOutcome
-from mrc.udp.send_socket import SendSocket
+from mrc.udp import FaultySockets
 from tests.engine.conftest import Connected, until
+from tests.interop.recording import RecordingSockets
 
 pytestmark = pytest.mark.asyncio
-
-
-class TappedSender(SendSocket):
-    """Keeps a copy of all that it sends."""
-
-    def __init__(self, seen: bytearray, address: str, port: int, caps: Caps) -> None:
-        super().__init__(address, port, caps=caps)
-        self._seen = seen
-
-    def send(
-        self,
-        buffer: memoryview,
-        segment_bytes: int,
-        destination: SockAddr,
-        tos: int,
-        flow_label: int = 0,
-    ) -> SendOutcome:
-        """Copy, then send."""
-        self._seen += buffer
-        return super().send(buffer, segment_bytes, destination, tos, flow_label)
-
-
-class TappedSockets(KernelSockets):
-    """The kernel's sockets, with a tap on what goes out."""
-
-    def __init__(self) -> None:
-        self.seen = bytearray()
-
-    def sender(self, address: str, port: int, caps: Caps) -> Sender:
-        """Return a sender that copies."""
-        return TappedSender(self.seen, address, port, caps)
 
 
 @contextlib.asynccontextmanager
@@ -79,19 +44,20 @@ async def test_a_locked_connection_carries_writes_and_messages(mtu: int) -> None
 async def test_nothing_of_the_payload_is_on_the_wire() -> None:
     """What is sent cannot be found in what leaves the sockets; without a lock it can."""
     data = os.urandom(100_000)
-    tapped = TappedSockets()
+    tapped = RecordingSockets()
     async with locked(sockets=tapped) as (qp, peer):
         await qp.write(data, peer.register(bytearray(len(data))).remote)
-    assert len(tapped.seen) > len(data)
-    assert not any(data[i : i + 16] in tapped.seen for i in range(0, len(data), 1000))
-    plain = TappedSockets()
+    seen = b"".join(datagram.data for datagram in tapped.sent)
+    assert len(seen) > len(data)
+    assert not any(data[i : i + 16] in seen for i in range(0, len(data), 1000))
+    plain = RecordingSockets()
     async with (
         mrc.listen("127.0.0.1:0") as listener,
         mrc.connect(listener.url, sockets=plain) as qp,
         await listener.accept() as peer,
     ):
         await qp.write(data, peer.register(bytearray(len(data))).remote)
-    assert data[:1000] in plain.seen
+    assert any(data[:1000] in datagram.data for datagram in plain.sent)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +76,7 @@ async def test_faults_cost_retransmissions_as_without_a_lock(faults: dict[str, f
 
 async def test_packets_replayed_at_the_sockets_change_nothing() -> None:
     """A datagram once more, from the sender's address and with a right iCRC: it is refused."""
-    tapped = TappedSockets()
+    tapped = RecordingSockets()
     data = os.urandom(4096)
     async with (
         mrc.Endpoint(mrc.Config(icrc=False)) as server,
@@ -121,12 +87,13 @@ async def test_packets_replayed_at_the_sockets_change_nothing() -> None:
     ):
         memory = bytearray(len(data))
         region = peer.register(memory)
-        tapped.seen.clear()
+        tapped.sent.clear()
         await qp.write(data, region.remote)
         memory[:] = bytes(len(data))
         target = ("127.0.0.1", server.engine.endpoint.ports[0].udp_port)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as attacker:
-            attacker.sendto(tapped.seen[: len(data) + 64], target)
+            (sealed,) = [sent.data for sent in tapped.sent if len(sent.data) > len(data)]
+            attacker.sendto(sealed, target)
         await until(lambda: server.statistics().drops == {"replayed": 1})
         assert memory == bytes(len(data))
 
