@@ -128,8 +128,8 @@ class Url:
             if self.key.token:
                 return self
             raise ConfigError(
-                "the URL carries no token, so the receiver was given one beforehand: pass the same"
-                " (token=; mrc-send --token-file FILE, or MRC_TOKEN)"
+                "the URL carries no token: paste the whole URL or, if the receiver was given one"
+                " beforehand, pass the same (token=; mrc-send --token-file FILE, or MRC_TOKEN)"
             )
         if self.key.token:
             raise ConfigError("two tokens: the URL carries one already")

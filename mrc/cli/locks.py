@@ -114,7 +114,7 @@ def lock_options(function: _F) -> _F:
         "--token-file",
         metavar="FILE",
         help="Read a token from FILE that both sides were given beforehand, 16 characters or more;"
-        " the URL then carries none. Default: that of the URL, or $MRC_TOKEN where it has none.",
+        " the URL then carries none. Default: $MRC_TOKEN, or a token in the URL, which goes first.",
     )(function)
     return click.option(
         "--insecure",

@@ -174,8 +174,8 @@ class Nscc:
         self.last_sample_ns = now_ns
         self.increase_mode = False
         self.sharing = False
-        """Packets were trimmed, or marked in a queue that is too long, and the window has not been
-        full since."""
+        """Packets were trimmed or, where nothing trims, marked in a queue that is too long, and the
+        window has not been full since."""
 
     def _max_window(self) -> float:
         bdp = self.p.link_bytes_per_ns * self.base_rtt_ns
@@ -318,7 +318,8 @@ class Nscc:
     def _decrease(self, now_ns: int) -> None:
         self.increase_mode = False
         self.fi_count = 0
-        self.sharing = True
+        # Where switches trim, trims tell; marks alone made a flow beside others give way too long.
+        self.sharing |= not self.p.trimming
         average, target = self.average_delay_ns, self.p.target_qdelay_ns
         if average > target and now_ns - self.last_decrease_ns > self.base_rtt_ns:
             factor = max(1 - self.p.gamma * (average - target) / average, self.p.max_md_jump)

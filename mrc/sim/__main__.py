@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -73,6 +74,10 @@ def main(
             sys.exit(_run_one(seed, trace, pcap, as_json=as_json))
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        # Whoever reads has seen enough; the interpreter must not complain of it at its end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}") from error
 

@@ -259,11 +259,15 @@ def test_who_met_congestion_on_a_slow_link_grows_gently() -> None:
 
 
 def test_marks_in_a_long_queue_tell_that_others_are_there() -> None:
-    """As trims do; a mark without delay does not."""
-    alone, sharing = slow(20_000), slow(20_000)
-    alone.on_ack(MTU, NOW, marked=True, rtt_ns=4_000 * US)
-    sharing.on_ack(MTU, NOW, marked=True, rtt_ns=8_000 * US)
-    assert (alone.sharing, sharing.sharing) == (False, True)
+    """As trims do, where nothing trims; a mark without delay does not."""
+    for trimming, rtt_ns, told in (
+        (False, 4_000 * US, False),
+        (False, 8_000 * US, True),
+        (True, 8_000 * US, False),
+    ):
+        made = nscc(20_000, link_bps=200e6, base_rtt_ns=3_000 * US, trimming=trimming)
+        made.on_ack(MTU, NOW, marked=True, rtt_ns=rtt_ns)
+        assert made.sharing == told
 
 
 def test_full_window_ends_the_sharing() -> None:
