@@ -43,8 +43,7 @@ async def _transfer(
             raise MissingError(f"{command} is not installed")
     source = await context.source_file()
     out = context.folder / "received"
-    receive = ("mrc-recv", "--listen", "127.0.0.1:0", "--out", str(out), "--once", "--quiet")
-    receive += lock
+    receive = ("mrc-recv", "--listen", "127.0.0.1:0", "--out", str(out), "--once", "--quiet", *lock)
     try:
         async with running("mrc-recv", *receive) as receiver:
             url = await _url(receiver)
