@@ -24,10 +24,21 @@ if TYPE_CHECKING:
     from mrc.proto.config import Config, DscpMap
     from mrc.proto.events import EvChanged, EvState, PortStatusChanged
     from mrc.proto.statistics import EndpointStatistics, PathStatistics, QpStatistics
+    from mrc.qp_facts import QpFacts
     from mrc.regions import MemoryRegion, RemoteRegion
     from mrc.rendezvous import Address, Url
+    from mrc.socket_facts import PortFacts
 else:
-    _HOMES = ("api", "lock", "proto.config", "proto.events", "proto.statistics", "rendezvous")
+    _HOMES = (
+        "api",
+        "lock",
+        "proto.config",
+        "proto.events",
+        "proto.statistics",
+        "rendezvous",
+        "qp_facts",
+        "socket_facts",
+    )
 
     def __getattr__(name: str) -> object:
         """Bring a public name when it is first asked for.
@@ -61,7 +72,9 @@ __all__ = [
     "MemoryRegion",
     "MrcError",
     "PathStatistics",
+    "PortFacts",
     "PortStatusChanged",
+    "QpFacts",
     "QpStatistics",
     "QueuePair",
     "RemoteRegion",

@@ -27,8 +27,10 @@ from mrc.messages import Kind
 from mrc.proto.config import Config
 from mrc.proto.events import EvChanged, PortStatusChanged
 from mrc.proto.statistics import EndpointStatistics, QpStatistics
+from mrc.qp_facts import QpFacts
 from mrc.regions import MemoryRegion, RemoteRegion
 from mrc.rendezvous import Address, Channel, Url, open_channel
+from mrc.socket_facts import PortFacts
 from mrc.udp import Sockets
 
 CONNECT_TIMEOUT_S = 10.0
@@ -156,6 +158,10 @@ class QueuePair:
     def statistics(self) -> QpStatistics:
         """Return a snapshot of all counters."""
         return self._connection.statistics()
+
+    def facts(self) -> QpFacts:
+        """Return what both sides settled on: cipher, path MTU, and what bounds the window."""
+        return self._connection.facts()
 
     async def close(self) -> None:
         """Wait for what was posted, tell the peer, and free everything.
@@ -431,6 +437,10 @@ class Endpoint:
     def statistics(self) -> EndpointStatistics:
         """Return a snapshot of the counters."""
         return self.engine.endpoint.statistics()
+
+    def port_facts(self) -> tuple[PortFacts, ...]:
+        """Return what the kernel made of the sockets, a port each: buffers, features, drops."""
+        return self.engine.port_facts()
 
     async def close(self) -> None:
         """Abort the queue pairs that are still open and close all sockets. Twice is once."""

@@ -44,6 +44,7 @@ from mrc.proto.memory import Region
 from mrc.proto.peer import LocalPort, Peer, Plane, evs_per_plane, pair_planes
 from mrc.proto.qp import QpState, QueuePair
 from mrc.proto.statistics import QpStatistics
+from mrc.qp_facts import QpFacts
 from mrc.rendezvous import PROTOCOL, Channel, Message, check_protocol_untrusted
 from mrc.seals import Offer
 from mrc.units import format_ns
@@ -74,6 +75,7 @@ class Connection:
         self._plane_proved = asyncio.Event()
         """Also set at the end, when there is nothing to wait for any more."""
         self._local: QpAttributes | None = None
+        self._remote: QpAttributes | None = None
         self.peer_address = channel.peer
         self.failure: MrcError | None = None
         self.immediates: Mailbox[ImmediateReceived] = Mailbox()
@@ -125,6 +127,7 @@ class Connection:
         peer = self._peer(identity, remote, ports)
         endpoint = self._engine.endpoint
         endpoint.connect_qp(self.qp, peer, self._local, remote, monotonic_ns(), seal)
+        self._remote = remote
         self.ring.connect(ring)
 
     def _peer(self, identity: str, remote: QpAttributes, ports: list[LocalPort]) -> Peer:
@@ -418,6 +421,26 @@ class Connection:
         if found is None:
             raise ConfigError("the queue pair is not connected yet")
         return found
+
+    def facts(self) -> QpFacts:
+        """Return what both sides settled on.
+
+        Raises:
+            ConfigError: not connected yet.
+        """
+        local, remote, requestor = self._local, self._remote, self.qp.requestor
+        if local is None or remote is None or requestor is None or self.qp.peer is None:
+            raise ConfigError("the queue pair is not connected yet")
+        mtu_bytes = min(local.mtu, remote.mtu)
+        return QpFacts(
+            cipher=self._offer.chosen if self._offer is not None else None,
+            icrc=local.icrc,
+            mtu_bytes=mtu_bytes,
+            planes=self.qp.peer.planes,
+            mpr_bytes=remote.mpr_psns * mtu_bytes,
+            window_bytes_max=int(requestor.nscc.max_wnd),
+            receive_buffer_window_bytes=int(requestor.nscc.p.window_bytes_max),
+        )
 
 
 async def open_connection(

@@ -20,6 +20,7 @@ from mrc.proto.endpoint import Endpoint
 from mrc.proto.events import Event
 from mrc.proto.peer import LocalPort
 from mrc.proto.runs import PathFault, ReceivedRun, RunToSend
+from mrc.socket_facts import PortFacts, port_facts
 from mrc.udp import (
     RECEIVE_BUFFER_BYTES,
     Caps,
@@ -177,6 +178,10 @@ class Engine:
     def receive_buffer_bytes(self, port: LocalPort) -> int:
         """Return what the kernel granted for the receiving socket of a port."""
         return self._receivers[port.index].receive_buffer_granted_bytes
+
+    def port_facts(self) -> tuple[PortFacts, ...]:
+        """Return what the kernel made of the sockets of every port."""
+        return port_facts(self.endpoint.ports, self._interfaces, self._receivers, self._senders)
 
     def fitting_mtu(self, ports: list[LocalPort], *, sealed: bool = False) -> int:
         """Return the largest path MTU whose packets fit the interfaces of these ports.

@@ -36,11 +36,16 @@ def _fastest_ns(cipher: Cipher) -> int:
 
 
 class Offer:
-    """What this side contributes to the keys of one queue pair."""
+    """What this side contributes to the keys of one queue pair.
+
+    Attributes:
+        chosen: the cipher that both came to, None until the peer's offer is accepted.
+    """
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._cipher = preferred_cipher()
+        self.chosen: Cipher | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what to tell the peer; only ever inside TLS."""
@@ -65,9 +70,9 @@ class Offer:
                 raise PeerProtocolError("handshake: no offer of keys in a locked connection")
         if secret == self._secret:
             raise PeerProtocolError("handshake: the peer's secret is our own sent back")
-        chosen = self._cipher if cipher is self._cipher else Cipher.CHACHA20_POLY1305
+        self.chosen = self._cipher if cipher is self._cipher else Cipher.CHACHA20_POLY1305
         both = (self._secret, secret) if connecting else (secret, self._secret)
-        return make_seal(chosen, both, connecting=connecting)
+        return make_seal(self.chosen, both, connecting=connecting)
 
 
 def _cipher_untrusted(name: str) -> Cipher:

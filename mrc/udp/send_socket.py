@@ -72,6 +72,9 @@ class SendStatistics:
     """Destinations to which the kernel would not segment: one datagram a system call there."""
     last_errno: int
     """Of the last outcome other than SENT; 0 if there was none."""
+    send_buffer_asked_bytes: int
+    send_buffer_granted_bytes: int
+    """Less than asked for means net.core.wmem_max is too low."""
 
 
 class SendSocket:
@@ -99,13 +102,17 @@ class SendSocket:
         self._ipv6 = family_of(address) == socket.AF_INET6
         self._socket = open_udp(family_of(address))
         try:
-            self._filtered = self._configure(caps, send_buffer_bytes)
+            self.send_buffer_granted_bytes = set_buffer(
+                self._socket, socket.SO_SNDBUF, send_buffer_bytes
+            )
+            self._filtered = self._configure(caps)
             bind(self._socket, name)
         except BaseException:
             self._socket.close()
             raise
         self.address = address
         self.port: int = self._socket.getsockname()[1]
+        self.send_buffer_asked_bytes = send_buffer_bytes
         self.last_errno = 0
         self._sendmsg = self._socket.sendmsg
         self._segments_max = caps.max_segments if caps.gso else 1
@@ -119,10 +126,9 @@ class SendSocket:
         self._pending_errors = self._errors = self._stray_datagrams = 0
         self._outcomes = [0] * len(SendOutcome)
 
-    def _configure(self, caps: Caps, send_buffer_bytes: int) -> bool:
+    def _configure(self, caps: Caps) -> bool:
         """Set all options; whether the kernel will drop what arrives."""
         sock = self._socket
-        set_buffer(sock, socket.SO_SNDBUF, send_buffer_bytes)
         # The error queue also makes drops in this machine's own queues visible, as ENOBUFS.
         if self._ipv6:
             try_option(sock, SOL_IPV6, IPV6_RECVERR)
@@ -313,6 +319,8 @@ class SendSocket:
             stray_datagrams=self._stray_datagrams + dropped_datagrams(self._socket),
             gso_off=tuple(self._gso_off),
             last_errno=self.last_errno,
+            send_buffer_asked_bytes=self.send_buffer_asked_bytes,
+            send_buffer_granted_bytes=self.send_buffer_granted_bytes,
         )
 
     def close(self) -> None:
