@@ -17,6 +17,7 @@ SHARED = frozenset({"errors", "units"})
 
 # For each part, the other parts it may import. Nothing points up; wire stands on nothing at all.
 MAY_IMPORT = {
+    "perf": SHARED | {"api", "cli"},
     "cli": SHARED | {"api"},
     "api": SHARED | {"engine", "rendezvous", "lock", "udp", "proto", "wire"},
     "engine": SHARED | {"udp", "proto", "wire"},
@@ -39,6 +40,8 @@ PART_OF = {
     "json_channel": "api",
     "mailbox": "api",
     "messages": "api",
+    "qp_facts": "api",
+    "socket_facts": "engine",
     "door": "rendezvous",
     "tls": "rendezvous",
     "identity": "lock",

@@ -30,11 +30,16 @@ def recv() -> None:
     _run("mrc-recv", "mrc.cli.recv", more=', "transfers": []')
 
 
+def perf() -> None:
+    """Run mrc-perf and exit with its code."""
+    _run("mrc-perf", "mrc.perf.command", more=', "intervals": []')
+
+
 def _run(command: str, module: str, *, more: str) -> None:
     def leave(number: int, _: FrameType | None) -> None:
         name, code = signal.Signals(number).name, 128 + number
         with suppress(OSError):
-            if "--json" in sys.argv:
+            if {"--json", "-J"} & {*sys.argv}:
                 text = _DOCUMENT.format(command=command, name=name, code=code, more=more)
                 os.write(1, text.encode())
             os.write(2, f"{command}: stopped by {name}\n".encode())

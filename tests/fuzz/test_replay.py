@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrc.cli import names
+from mrc.perf import serving
 from mrc.proto.endpoint import Endpoint
 from mrc.proto.memory import MemoryTable
 from mrc.proto.requestor import Requestor
@@ -91,6 +92,7 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
     "writes complete early": ("requestor", Requestor, "_complete", _complete_early),
     "memory stays open": ("rendezvous", Endpoint, "deregister", lambda *_: None),
     "any name will do": ("manifest", names, "_objection", lambda _: ""),
+    "any buffer will do": ("perf", serving, "check_room", lambda _: None),
 }
 
 

@@ -1,0 +1,194 @@
+"""The command mrc-perf: which of its three ways a run takes, and with which settings."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sys
+from contextlib import suppress
+from typing import Any
+
+import click
+
+import mrc
+from mrc.cli.failures import ExitCode
+from mrc.cli.options import CONTROL_PORT, retry_exponential
+from mrc.cli.report import failure
+from mrc.cli.session import (
+    DISTRIBUTION,
+    fill_standard_descriptors,
+    leave,
+    print_document,
+)
+from mrc.errors import ConfigError
+from mrc.perf.options import network_options, output_options, plan_options, self_options
+from mrc.perf.report import Report, document, event_line
+from mrc.perf.runs import Wishes, alone, compare, connect, listen
+from mrc.perf.session import COMMAND, PerfSession
+from mrc.perf.settings import DURATION_S_DEFAULT, SIZE_DEFAULT, WRITES_MAX, Kind, Plan, sweep
+
+EPILOG = f"""\b
+Examples:
+  mrc-perf                                       listen on TCP port {CONTROL_PORT}
+  mrc-perf 192.0.2.7                             WRITE bandwidth to there
+  mrc-perf 192.0.2.7 --min-size 4K -s 16M --step-factor 4 -D 2
+  mrc-perf 192.0.2.7 --latency -n 20000
+  mrc-perf 192.0.2.7 -b -q 4 --json --explain
+  mrc-perf --lock                                listen behind a lock; prints a URL
+  mrc-perf mrc://192.0.2.7:{CONTROL_PORT}/KEY    encrypted, the whole URL
+  mrc-perf --self --explain                      both sides here, on loopback
+  mrc-perf --compare lock                        what encryption costs here
+
+\b
+Letters mean what they mean in perftest, not in iperf3: -s is a size, -n iterations, -t writes
+outstanding, -D seconds, -b both ways, -q queue pairs. Gbps are 10^9 bit/s of payload.
+
+\b
+Exit codes: 0 done, 1 failed or wrong contents, 2 usage or local set-up, 3 listener not reached
+or busy, 4 peer or all paths lost, 7 protocol or version mismatch, 130 and 143 signals.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.version_option(package_name=DISTRIBUTION)
+@click.argument("host", required=False, metavar="[HOST|URL]")
+@plan_options
+@network_options
+@self_options
+@output_options
+def command(host: str | None, **given: Any) -> ExitCode:
+    """Measure what an MRC connection carries: without HOST listen, with HOST connect and measure.
+
+    HOST is a name or an address, HOST:PORT, or the URL that a listener with --lock prints.
+    """
+    wishes = _wishes(given)
+    start = {
+        "planes_here": list(wishes.planes),
+        "mtu_bytes": wishes.config.mtu,
+        "icrc": wishes.config.icrc,
+        "paths": wishes.config.paths,
+    }
+    output = {name: given[name] for name in ("as_json", "as_stream", "explain")}
+    own, feature = given["own_listener"], given["compare"]
+    if host is None and not own and feature is None:
+        start |= {"role": "listener", "listen": str(wishes.listen), "locked": wishes.locked}
+        session = PerfSession(start=start, **output)
+        return session.run(lambda: listen(session, wishes))
+    if host is not None and (own or feature is not None):
+        raise click.UsageError("--self and --compare measure against a listener of their own")
+    url = _url(host, given["port"]) if host is not None else None
+    if url is not None and wishes.locked:
+        raise click.UsageError("--lock is the listener's; here the whole URL does it")
+    plan = _plan(given)
+    start |= {"role": "client", "url": url.public if url is not None else None, **_plan_json(plan)}
+    lively = given["interval_s"] is not None
+    session = PerfSession(start=start, lively=lively, **output)
+    session.report.plan = plan
+    if url is not None:
+        return session.run(lambda: connect(session, wishes, plan, str(url)))
+    if feature is not None:
+        return session.run(lambda: compare(session, wishes, plan, feature, given["pairs"]))
+    return session.run(lambda: alone(session, wishes, plan))
+
+
+def _wishes(given: dict[str, Any]) -> Wishes:
+    port = CONTROL_PORT if given["port"] is None else given["port"]
+    return Wishes(
+        listen=given["listen"] or mrc.Address("0.0.0.0", port),
+        planes=tuple(given["planes"]),
+        config=mrc.Config(
+            paths=given["paths"],
+            mtu=int(given["mtu"]),
+            icrc=given["icrc"] == "on",
+            retry_exponential=retry_exponential(given["timeout_s"]),
+        ),
+        locked=given["locked"],
+        once=given["once"],
+        until_eof=given["until_eof"],
+        connect_timeout_s=given["connect_timeout_s"],
+        timeout_s=given["timeout_s"],
+    )
+
+
+def _url(host: str, port: int | None) -> mrc.Url:
+    """Read where to connect to; a port may stand in it or beside it."""
+    try:
+        url = mrc.Url.parse(host)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="HOST") from error
+    if port is not None and url.address.port not in (CONTROL_PORT, port):
+        raise click.UsageError(f"two ports: {url.address.port} in HOST and -p {port}")
+    if port is not None:
+        url = mrc.Url(mrc.Address(url.address.host, port), url.key)
+    if url.address.port == 0:
+        raise click.BadParameter("port 0 is nobody's", param_hint="HOST")
+    return url
+
+
+def _plan(given: dict[str, Any]) -> Plan:
+    kind = Kind.LATENCY if given["latency"] else Kind.BANDWIDTH
+    if kind is Kind.LATENCY and (given["bidirectional"] or given["qps"] > 1):
+        raise click.UsageError("--latency is of one queue pair and goes both ways by itself")
+    if given["operations"] and given["duration_s"]:
+        raise click.UsageError("-n and -D both say when to stop: take one")
+    if given["depth"] * given["qps"] > WRITES_MAX:
+        raise click.UsageError(f"-t times -q is more than {WRITES_MAX} writes outstanding")
+    size = given["size"] or SIZE_DEFAULT[kind]
+    if (given["min_size"] or 0) > size:
+        raise click.UsageError(f"--min-size {given['min_size']} is above --size {size}")
+    return Plan(
+        kind=kind,
+        sizes=tuple(sweep(given["min_size"], size, given["step_factor"])),
+        qps=given["qps"],
+        operations=given["operations"] or 0,
+        duration_s=given["duration_s"] or DURATION_S_DEFAULT[given["compare"] is not None],
+        depth=given["depth"],
+        warm_up=given["warm_up"],
+        buffer_bytes=given["buffer_bytes"],
+        bidirectional=given["bidirectional"],
+        verify=given["verify"],
+        seed=secrets.randbits(48),
+        interval_s=1.0 if given["interval_s"] is None else given["interval_s"],
+        timeout_s=given["timeout_s"],
+    )
+
+
+def _plan_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "test": plan.kind.value,
+        "message_bytes": list(plan.sizes),
+        "queue_pairs": plan.qps,
+        "operations": plan.operations or None,
+        "duration_seconds": None if plan.operations else plan.duration_s,
+        "depth": plan.depth,
+        "warm_up_operations": [plan.warm_up_operations(size) for size in plan.sizes],
+        "buffer_bytes": plan.lane_bytes,
+        "bidirectional": plan.bidirectional,
+        "verify": plan.verify,
+        "interval_seconds": plan.interval_s,
+    }
+
+
+def main() -> None:
+    """Run mrc-perf and exit with its code."""
+    fill_standard_descriptors()
+    leave(_run())
+
+
+def _run() -> ExitCode:
+    """Let click read the arguments; a usage error keeps the promise of --json."""
+    try:
+        code = command.main(prog_name=COMMAND, standalone_mode=False)
+    except click.ClickException as error:
+        with suppress(OSError):
+            error.show()
+        refusal = failure(ConfigError(error.format_message()), ExitCode.USAGE)
+        with suppress(OSError):
+            if any(re.fullmatch("--json|-[a-zA-Z]*J", word) for word in sys.argv):
+                print_document(document(Report(), refusal))
+            elif "--json-stream" in sys.argv:
+                click.echo(event_line("error", refusal))
+        return ExitCode.USAGE
+    except click.Abort:
+        return ExitCode.INTERRUPTED
+    return ExitCode(code or 0)

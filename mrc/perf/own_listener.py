@@ -1,0 +1,102 @@
+"""A listener in a process of its own on loopback, for runs that need no second machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Self
+
+from mrc.cli.names import printable
+from mrc.errors import PeerUnreachable
+from mrc.perf.parts import within
+
+START_TIMEOUT_S = 30.0
+"""For its URL: on a busy machine the imports alone can take seconds."""
+END_TIMEOUT_S = 5.0
+UNTIL_EOF = "--until-eof"
+"""The listener's option that makes it end with us, however we end: our end of its pipe closes."""
+_LINES_KEPT = 20
+
+
+class OwnListener:
+    """An mrc-perf that listens for as long as the ``async with`` block lasts.
+
+    Args:
+        arguments: its options beyond where it listens.
+
+    Attributes:
+        url: where it is, once entered.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._arguments = arguments
+        self._process: asyncio.subprocess.Process | None = None
+        self._said: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._reading: asyncio.Task[None] | None = None
+        self._url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def url(self) -> str:
+        """Its URL, with the key to its lock if it has one."""
+        return self._url.result()
+
+    async def __aenter__(self) -> Self:
+        """Start it and wait until it listens.
+
+        Raises:
+            PeerUnreachable: it ended or said nothing; with its last words.
+        """
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "mrc.perf", "--listen", "127.0.0.1:0", UNTIL_EOF, "--json", *self._arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            # Ctrl-C is for us: we still need it when we end.
+            start_new_session=True,
+        )
+        try:
+            self._reading = asyncio.ensure_future(self._read())
+            await within(START_TIMEOUT_S, asyncio.shield(self._url), "its URL", "own listener")
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._end()
+
+    async def _read(self) -> None:
+        """Take what it says until it ends: a full pipe would stop it."""
+        stream = self._process.stderr if self._process is not None else None
+        while stream is not None and (line := await stream.readline()):
+            text = line.decode(errors="replace").strip()
+            if text.startswith("mrc://") and not self._url.done():
+                self._url.set_result(text)
+            self._said.append(text)
+        if not self._url.done():
+            words = printable(" ".join(self._said), 500)
+            self._url.set_exception(PeerUnreachable(f"own listener did not start: {words}"))
+
+    async def _end(self) -> None:
+        """End it, gently first."""
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._url.done() and not self._url.cancelled():
+            # Whoever waited has been told; nobody else will ask.
+            self._url.exception()
