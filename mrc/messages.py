@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any
 
 from mrc.errors import ConfigError, MrcError, PeerProtocolError
-from mrc.mailbox import Mailbox
+from mrc.mailbox import Mailbox, Signal
 from mrc.proto.memory import Region
 
 RING_BYTES = 4 << 20
@@ -96,7 +96,7 @@ class MessageRing:
         self._write_imm = write_imm
         self._remote: RingAddress | None = None
         self._lock = asyncio.Lock()
-        self._room = asyncio.Event()
+        self._room = Signal()
         self._written_bytes = 0
         """Ring bytes used by us so far, those skipped at its end included."""
         self._credited_bytes = 0
