@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mrc.proto.qp import CAN_RECEIVE, QpState, QueuePair
+from mrc.proto.qp import QpState, QueuePair
 from mrc.proto.requestor import Requestor
 from mrc.proto.responder import Arrival, DataHeader
 from mrc.proto.runs import ECN_CE, ReceivedRun, SockAddr
@@ -224,7 +224,7 @@ class Dispatcher:
     def _qp_untrusted(self, qpn: int, run: ReceivedRun) -> QueuePair | None:
         """Return the queue pair if it may receive and the packet's source is its peer's."""
         qp = self._endpoint.qps.get(qpn)
-        if qp is None or qp.state not in CAN_RECEIVE or qp.peer is None:
+        if qp is None or not qp.can_receive or qp.peer is None:
             return None
         return qp if run.source[0] in qp.peer.hosts else None
 
@@ -238,7 +238,7 @@ class Dispatcher:
         qp = self._endpoint.qps.get(qpn)
         if qp is None:
             return DropReason.UNKNOWN_QP
-        return DropReason.QP_STATE if qp.state not in CAN_RECEIVE else DropReason.NOT_PEER
+        return DropReason.NOT_PEER if qp.can_receive else DropReason.QP_STATE
 
     # Single datagrams.
 

@@ -46,6 +46,7 @@ class Packetizer:
         self._overhead_bytes = OVERHEAD_BYTES + (SEAL_BYTES if sealer is not None else 0)
         self.segment_bytes = mtu + self._overhead_bytes
         self.packets_max = packets_max(self.segment_bytes)
+        self.sealed = sealer is not None
         self._sealer = sealer
         self._remote_qpn = remote_qpn
         self._icrc = icrc

@@ -25,9 +25,9 @@ async def test_answers_wait_until_every_readable_port_was_read(
             done.append("read")
             receive(run, now_ns)
 
-        def noted_transmit(now_ns: int) -> RunToSend | None:
+        def noted_transmit(now_ns: int, *, all_heard: bool) -> RunToSend | None:
             done.append("answer")
-            return transmit(now_ns)
+            return transmit(now_ns, all_heard=all_heard)
 
         monkeypatch.setattr(protocol, "receive", noted_receive)
         monkeypatch.setattr(protocol, "transmit", noted_transmit)
