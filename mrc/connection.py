@@ -404,8 +404,7 @@ class Connection:
         if self._on_path_event in self._engine.path_events:
             self._engine.path_events.remove(self._on_path_event)
         self._engine.endpoint.destroy_qp(self.qp)
-        for region in self.ring.regions:
-            self._engine.endpoint.deregister(region)
+        self._engine.endpoint.deregister(self.ring.region)
         self._channel.abort()
 
     def statistics(self) -> QpStatistics:

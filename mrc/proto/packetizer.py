@@ -50,8 +50,7 @@ class Packetizer:
         self._sealer = sealer
         self._remote_qpn = remote_qpn
         self._icrc = icrc
-        self._row_bytes = bytearray(_ROW.size)
-        self._row = np.frombuffer(self._row_bytes, np.uint32)
+        self._row = np.empty(HEADER_WORDS, np.uint32)
 
     def stretch(self, work: WorkRequest, psn: int, limit: int) -> int:
         """Return how many packets of a message, from this PSN on, may share a run: 1 to `limit`.
@@ -122,7 +121,7 @@ class Packetizer:
     ) -> None:
         va = work.va + (psn - work.first_psn) * self.mtu
         _ROW.pack_into(
-            self._row_bytes,
+            self._row,
             0,
             _MIDDLE_WORD,
             self._remote_qpn,

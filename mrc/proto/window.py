@@ -22,7 +22,7 @@ FREE, SENT, LOST = 0, 1, 2
 retransmission."""
 
 BITMAP_BITS = 64
-RING_PSNS_MIN = 32
+RING_PSNS_MIN = 16
 """What the send window begins with: 22 bytes each."""
 REMEMBERED_NS = 1_000_000_000
 """How long the send window remembers what it sent, as far as its full size allows: of a packet that
