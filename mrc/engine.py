@@ -392,7 +392,8 @@ class Engine:
             self._receive(port_index, hurry=False)
         self._unheard = None
         self.endpoint.advance(monotonic_ns())
-        self._pump()
+        self._deliver_events()
+        self.kick()
 
     @property
     def closed(self) -> bool:

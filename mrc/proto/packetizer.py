@@ -121,7 +121,7 @@ class Packetizer:
     ) -> None:
         va = work.va + (psn - work.first_psn) * self.mtu
         _ROW.pack_into(
-            self._row,
+            self._row.data,
             0,
             _MIDDLE_WORD,
             self._remote_qpn,
