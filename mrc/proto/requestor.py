@@ -304,9 +304,7 @@ class Requestor:
         if again:
             window.send_again(psn, count, path.index, now_ns)
         else:
-            if count > 1:
-                window.send_new(count - 1, path.index, now_ns, self._packet_bytes)
-            window.send_new(1, path.index, now_ns, tail_bytes)
+            window.send_new(count, path.index, now_ns, self._packet_bytes, tail_bytes)
         total = (count - 1) * self._packet_bytes + tail_bytes
         self.nscc.on_send(total)
         self._uncredited_bytes += total

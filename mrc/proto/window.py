@@ -111,14 +111,21 @@ class SendWindow:
 
     # Sending.
 
-    def send_new(self, count: int, ev: int, now_ns: int, size_bytes: int) -> None:
-        """Enter the next `count` PSNs, of one run at most; they must not cross the ring's edge."""
+    def send_new(
+        self, count: int, ev: int, now_ns: int, size_bytes: int, last_bytes: int | None = None
+    ) -> None:
+        """Enter the next `count` PSNs, of one run at most; they must not cross the ring's edge.
+
+        All are of one size, but for the last where another is given.
+        """
         if self.size < self.size_max:
             self._make_room(count, now_ns)
         at = self._at(self.nxt, count)
         self.retries[at] = 0
         self._enter(at, count, ev, now_ns)
         self.bytes[at] = size_bytes
+        if last_bytes is not None:
+            self.bytes[self.index(self.nxt + count - 1)] = last_bytes
         self.nxt += count
         self.outstanding += count
 
