@@ -187,13 +187,10 @@ class Dispatcher:
         if qp is None or qp.responder is None:
             self._endpoint.drops[self._why(row[WORD_DQP])] += end - start
             return
-        payloads = views.payloads[start:end]
-        if qp.seal is not None or views.sealed:
-            opened = _open_untrusted(qp, views, start, end)
-            if opened is None:
-                self._singly_untrusted(run, start, end, now_ns)
-                return
-            payloads = opened
+        payloads = _payloads_untrusted(qp, views, start, end)
+        if payloads is None:
+            self._singly_untrusted(run, start, end, now_ns)
+            return
         self._heard(qp, run, now_ns)
         header = DataHeader(
             row[WORD_PSN] & _MASK_24,
@@ -436,10 +433,10 @@ def _control_untrusted(qp: QueuePair, packet: memoryview) -> memoryview:
     return packet[:header_bytes]
 
 
-def _open_untrusted(qp: QueuePair, views: SegmentViews, start: int, end: int) -> U8 | None:
-    """Return the payloads of sealed rows, None when they have to be opened one by one."""
+def _payloads_untrusted(qp: QueuePair, views: SegmentViews, start: int, end: int) -> U8 | None:
+    """Return the payloads of rows, None when they are sealed and have to be opened one by one."""
     if qp.seal is None or not views.sealed:
-        return None
+        return views.payloads[start:end] if qp.seal is None and not views.sealed else None
     return qp.seal.opener.open_rows_untrusted(views, start, end)
 
 
