@@ -90,8 +90,7 @@ class QueuePair:
             ConfigError: outside the region, or a size that MRC does not have.
             TransportError: retries exceeded, refused by the peer, or the peer is gone.
         """
-        va = _inside(remote, offset, memoryview(data).nbytes)
-        await self._connection.write(data, va, remote.r_key, None)
+        await asyncio.shield(self.post(data, remote, offset))
 
     async def write_imm(
         self, data: Any, remote: RemoteRegion, offset: int = 0, *, imm: int
@@ -104,8 +103,32 @@ class QueuePair:
             offset: bytes into the region.
             imm: 32 bits for the peer.
         """
+        await asyncio.shield(self.post(data, remote, offset, imm=imm))
+
+    def post(
+        self, data: Any, remote: RemoteRegion, offset: int = 0, *, imm: int | None = None
+    ) -> asyncio.Future[None]:
+        """Begin a write without waiting for it: many at once, or an answer on its way at once.
+
+        It leaves when the event loop gets its turn, with all else that was posted until then. The
+        buffer must not change before the future is done; cancelling that does not stop the write.
+
+        Args:
+            data: any contiguous buffer.
+            remote: the peer's region.
+            offset: bytes into the region.
+            imm: 32 bits for the peer, or none.
+
+        Returns:
+            Done when every byte is placed, or failed with what `write` raises. Who does not await
+            it is told nothing.
+
+        Raises:
+            ConfigError: outside the region, or a size that MRC does not have.
+            TransportError: the queue pair has failed already.
+        """
         va = _inside(remote, offset, memoryview(data).nbytes)
-        await self._connection.write(data, va, remote.r_key, imm)
+        return self._connection.post(data, va, remote.r_key, imm)
 
     async def next_immediate(self) -> Immediate:
         """Return the next WRITE-with-Immediate of the peer, waiting for it.

@@ -26,7 +26,7 @@ from mrc.errors import (
     RemoteOperationError,
     RetriesExceeded,
 )
-from mrc.mailbox import Mailbox
+from mrc.mailbox import Mailbox, Signal
 from mrc.messages import MessageRing, RingAddress
 from mrc.proto.attributes import from_json_untrusted, to_json
 from mrc.proto.config import QpAttributes
@@ -69,10 +69,10 @@ class Connection:
         self._writes: dict[int, asyncio.Future[None]] = {}
         self._watchers: list[Mailbox[EvChanged | PortStatusChanged]] = []
         self._reading: asyncio.Task[None] | None = None
-        self._drained = asyncio.Event()
+        self._drained = Signal()
         self._closing = False
-        self._peer_closed = asyncio.Event()
-        self._plane_proved = asyncio.Event()
+        self._peer_closed = Signal()
+        self._plane_proved = Signal()
         """Also set at the end, when there is nothing to wait for any more."""
         self._local: QpAttributes | None = None
         self._remote: QpAttributes | None = None
@@ -407,8 +407,7 @@ class Connection:
         if self._on_path_event in self._engine.path_events:
             self._engine.path_events.remove(self._on_path_event)
         self._engine.endpoint.destroy_qp(self.qp)
-        for region in self.ring.regions:
-            self._engine.endpoint.deregister(region)
+        self._engine.endpoint.deregister(self.ring.region)
         self._channel.abort()
 
     def statistics(self) -> QpStatistics:

@@ -48,6 +48,9 @@ RECEIVE_RUNS_MAX = 16
 """Runs taken from a socket per wake-up: about 1 MiB, 1 ms; more would delay the answers."""
 PORT_RACES_MAX = 8
 """How often a source port may be gone when it is bound: others choose ports at the same time."""
+TIMER_NS_MIN = 1_000_000
+"""Least time to a timer that is not due yet. uvloop counts in milliseconds: half of one would be
+none, and a timer that fires early finds nothing due, again and again."""
 SEND_RUNS_MAX = 32
 """Runs sent per turn of the pump: about 2 MiB, 2 ms; the rest goes on after other tasks had theirs.
 """
@@ -98,6 +101,8 @@ class Engine:
         """Runs that wait for room in the kernel's buffer of their socket, by its descriptor."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
+        self._unheard: int | None = None
+        """Port whose reading was broken off for an immediate."""
         self._pumping = False
         self._closed = False
         self._handlers: dict[int, Callable[[Event], None]] = {}
@@ -271,18 +276,34 @@ class Engine:
         self._pump()
 
     def _on_readable(self, port_index: int) -> None:
-        """Read one port, and answer when all that are readable have been read.
+        """Read one port, tell who waits, and answer when all that are readable have been read.
 
         After a while without the processor packets wait at every port. An answer in between would
-        have the peer take for lost what waits at the next.
+        have the peer take for lost what waits at the next. Who was told what came in runs before
+        the pump does, so that what he sends goes out with it.
         """
-        self._receive(port_index)
+        self._receive(port_index, hurry=self._unheard is None)
+        self._deliver_events()
         self.kick()
+        if self._unheard is not None:
+            self._loop.call_soon(self._hear_rest)
 
-    def _receive(self, port_index: int) -> None:
-        """Hand what has arrived at a port to the protocol, up to the bound of one wake-up."""
-        receiver, run = self._receivers[port_index], self._run
-        receive, memory = self.endpoint.receive, run.buffer.memory
+    def _hear_rest(self) -> None:
+        """Go on where reading was broken off, now that who was told has had his turn."""
+        port_index, self._unheard = self._unheard, None
+        if port_index is not None and not self._closed:
+            self._receive(port_index, hurry=False)
+            self._deliver_events()
+            self.kick()
+
+    def _receive(self, port_index: int, *, hurry: bool) -> None:
+        """Hand what has arrived at a port to the protocol, up to the bound of one wake-up.
+
+        In a hurry it stops at the first immediate: who waits for it may have an answer, which does
+        not have to wait until acknowledgements that came with it are read.
+        """
+        receiver, run, endpoint = self._receivers[port_index], self._run, self.endpoint
+        receive, memory = endpoint.receive, run.buffer.memory
         run.port = port_index
         for _ in range(RECEIVE_RUNS_MAX):
             got = receiver.receive_into(memory)
@@ -290,6 +311,9 @@ class Engine:
                 break
             run.byte_count, run.segment_bytes, run.tos, run.source, run.flow_label = got
             receive(run, monotonic_ns())
+            if hurry and endpoint.has_immediate:
+                self._unheard = port_index
+                break
 
     def _pump(self) -> None:
         """Send runs until there are none, the kernel's buffer is full, or the turn is over."""
@@ -297,7 +321,7 @@ class Engine:
             return
         transmit, senders = self.endpoint.transmit, self._senders
         for _ in range(SEND_RUNS_MAX):
-            run = transmit(monotonic_ns())
+            run = transmit(monotonic_ns(), all_heard=self._unheard is None)
             if run is None:
                 break
             sender = senders[run.port, run.source_port]
@@ -362,16 +386,19 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ns = deadline_ns
-        delay_s = max(0, deadline_ns - monotonic_ns()) / 1e9
+        delay_ns = deadline_ns - monotonic_ns()
+        delay_s = max(delay_ns, TIMER_NS_MIN) / 1e9 if delay_ns > 0 else 0
         self._timer = self._loop.call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         """Run the timers, but first hear what came in while this process was busy or stopped."""
         self._timer = None
         for port_index in range(len(self._receivers)):
-            self._receive(port_index)
+            self._receive(port_index, hurry=False)
+        self._unheard = None
         self.endpoint.advance(monotonic_ns())
-        self._pump()
+        self._deliver_events()
+        self.kick()
 
     @property
     def closed(self) -> bool:

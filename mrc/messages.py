@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any
 
 from mrc.errors import ConfigError, MrcError, PeerProtocolError
-from mrc.mailbox import Mailbox
+from mrc.mailbox import Mailbox, Signal
 from mrc.proto.memory import Region
 
 RING_BYTES = 4 << 20
@@ -89,14 +89,13 @@ class MessageRing:
     """Both directions of the message interface of one queue pair."""
 
     def __init__(self, register: Callable[[Any], Region], write_imm: WriteImmediate) -> None:
-        self._ring = mmap.mmap(-1, RING_BYTES)
-        self._credit = bytearray(_CREDIT_BYTES)
-        self._ring_region = register(self._ring)
-        self._credit_region = register(self._credit)
+        # The credit is behind the ring: one region costs less than two.
+        self._ring = mmap.mmap(-1, RING_BYTES + _CREDIT_BYTES)
+        self.region = register(self._ring)
         self._write_imm = write_imm
         self._remote: RingAddress | None = None
         self._lock = asyncio.Lock()
-        self._room = asyncio.Event()
+        self._room = Signal()
         self._written_bytes = 0
         """Ring bytes used by us so far, those skipped at its end included."""
         self._credited_bytes = 0
@@ -112,18 +111,8 @@ class MessageRing:
     @property
     def address(self) -> RingAddress:
         """What the peer must know."""
-        return RingAddress(
-            self._ring_region.va,
-            self._ring_region.r_key,
-            RING_BYTES,
-            self._credit_region.va,
-            self._credit_region.r_key,
-        )
-
-    @property
-    def regions(self) -> tuple[Region, Region]:
-        """The registered buffers, to be deregistered at the end."""
-        return self._ring_region, self._credit_region
+        va, r_key = self.region.va, self.region.r_key
+        return RingAddress(va, r_key, RING_BYTES, va + RING_BYTES, r_key)
 
     def connect(self, remote: RingAddress) -> None:
         """Learn the peer's ring."""
@@ -172,19 +161,20 @@ class MessageRing:
         Raises:
             PeerProtocolError: the peer wrote where no message can be.
         """
-        if r_key == self._credit_region.r_key:
+        if r_key != self.region.r_key:
+            return False
+        offset = va - self.region.va
+        if offset == RING_BYTES:
             self._credit_untrusted()
             return True
-        if r_key != self._ring_region.r_key:
-            return False
-        offset = va - self._ring_region.va
         skipped = RING_BYTES - self._expected_offset if offset == 0 else 0
         if offset != self._expected_offset and (offset or not self._expected_offset):
             raise PeerProtocolError(f"message at ring offset {offset}, not {self._expected_offset}")
         skipped = skipped if self._expected_offset else 0
         room = max(length, MESSAGE_BYTES_MIN)
         self._received_bytes += skipped + room
-        if length > MESSAGE_BYTES_MAX or self._received_bytes - self._told_bytes > RING_BYTES:
+        beyond = length > MESSAGE_BYTES_MAX or offset + length > RING_BYTES
+        if beyond or self._received_bytes - self._told_bytes > RING_BYTES:
             raise PeerProtocolError(f"message of {length} bytes beyond the credit given")
         self._expected_offset = (offset + room) % RING_BYTES
         data = self._ring[offset : offset + length] if imm != Kind.EMPTY else b""
@@ -193,7 +183,7 @@ class MessageRing:
         return True
 
     def _credit_untrusted(self) -> None:
-        credited = int.from_bytes(self._credit, "little")
+        credited = int.from_bytes(self._ring[RING_BYTES:], "little")
         if not self._credited_bytes <= credited <= self._written_bytes:
             raise PeerProtocolError(
                 f"credit of {credited} ring bytes, {self._written_bytes} were written"

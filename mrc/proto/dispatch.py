@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mrc.proto.qp import CAN_RECEIVE, QpState, QueuePair
+from mrc.proto.qp import QpState, QueuePair
 from mrc.proto.requestor import Requestor
 from mrc.proto.responder import Arrival, DataHeader
 from mrc.proto.runs import ECN_CE, ReceivedRun, SockAddr
@@ -187,13 +187,10 @@ class Dispatcher:
         if qp is None or qp.responder is None:
             self._endpoint.drops[self._why(row[WORD_DQP])] += end - start
             return
-        payloads = views.payloads[start:end]
-        if qp.seal is not None or views.sealed:
-            opened = _open_untrusted(qp, views, start, end)
-            if opened is None:
-                self._singly_untrusted(run, start, end, now_ns)
-                return
-            payloads = opened
+        payloads = _payloads_untrusted(qp, views, start, end)
+        if payloads is None:
+            self._singly_untrusted(run, start, end, now_ns)
+            return
         self._heard(qp, run, now_ns)
         header = DataHeader(
             row[WORD_PSN] & _MASK_24,
@@ -224,7 +221,7 @@ class Dispatcher:
     def _qp_untrusted(self, qpn: int, run: ReceivedRun) -> QueuePair | None:
         """Return the queue pair if it may receive and the packet's source is its peer's."""
         qp = self._endpoint.qps.get(qpn)
-        if qp is None or qp.state not in CAN_RECEIVE or qp.peer is None:
+        if qp is None or not qp.can_receive or qp.peer is None:
             return None
         return qp if run.source[0] in qp.peer.hosts else None
 
@@ -238,7 +235,7 @@ class Dispatcher:
         qp = self._endpoint.qps.get(qpn)
         if qp is None:
             return DropReason.UNKNOWN_QP
-        return DropReason.QP_STATE if qp.state not in CAN_RECEIVE else DropReason.NOT_PEER
+        return DropReason.NOT_PEER if qp.can_receive else DropReason.QP_STATE
 
     # Single datagrams.
 
@@ -436,10 +433,10 @@ def _control_untrusted(qp: QueuePair, packet: memoryview) -> memoryview:
     return packet[:header_bytes]
 
 
-def _open_untrusted(qp: QueuePair, views: SegmentViews, start: int, end: int) -> U8 | None:
-    """Return the payloads of sealed rows, None when they have to be opened one by one."""
+def _payloads_untrusted(qp: QueuePair, views: SegmentViews, start: int, end: int) -> U8 | None:
+    """Return the payloads of rows, None when they are sealed and have to be opened one by one."""
     if qp.seal is None or not views.sealed:
-        return None
+        return views.payloads[start:end] if qp.seal is None and not views.sealed else None
     return qp.seal.opener.open_rows_untrusted(views, start, end)
 
 

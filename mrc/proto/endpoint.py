@@ -25,7 +25,7 @@ from mrc.errors import ConfigError
 from mrc.proto.config import Config, QpAttributes
 from mrc.proto.dispatch import Dispatcher
 from mrc.proto.ev import Path
-from mrc.proto.events import Event, PortStatusChanged, QpFailure, Random
+from mrc.proto.events import Event, ImmediateReceived, PortStatusChanged, QpFailure, Random
 from mrc.proto.memory import MemoryTable, Region
 from mrc.proto.paths import NEVER_NS
 from mrc.proto.peer import LocalPort, Peer, Plane
@@ -89,6 +89,11 @@ class Endpoint:
         self._events: deque[Event] = deque()
         self._control: deque[RunToSend] = deque(maxlen=CONTROL_QUEUE_MAX)
         self._ready: deque[QueuePair] = deque()
+        self._owing: QueuePair | None = None
+        """The one whose run was sent last, if it has yet to answer what came in."""
+        self._undecided: list[QueuePair] = []
+        """Those that were asked for runs while not all was heard, and may find losses when it is.
+        """
         self._ready_qpns: set[int] = set()
         self._timers: list[tuple[int, int, QueuePair | Peer]] = []
         self._timer_count = 0
@@ -222,6 +227,10 @@ class Endpoint:
         """Forget a queue pair; its packets are dropped from now on. Its peer goes with the last."""
         if self.qps.pop(qp.qpn, None) is None:
             return
+        if self._owing is qp:
+            self._owing = None
+        if qp in self._undecided:
+            self._undecided.remove(qp)
         if qp.qpn in self._ready_qpns:
             self._ready_qpns.discard(qp.qpn)
             self._ready.remove(qp)
@@ -275,9 +284,24 @@ class Endpoint:
         """Take a run that arrived; whatever is wrong with it is dropped and counted."""
         self._dispatcher.receive_untrusted(run, self._time(now_ns))
 
-    def transmit(self, now_ns: int) -> RunToSend | None:
-        """Return the next run to send: control packets first, then queue pairs in turn."""
+    def transmit(self, now_ns: int, *, all_heard: bool = True) -> RunToSend | None:
+        """Return the next run to send: control packets first, then queue pairs in turn.
+
+        What a queue pair owes in answer to what came in goes behind its first run.
+
+        Args:
+            now_ns: the time.
+            all_heard: nothing that has come in waits to be received. Else no packet is found lost:
+                what waits may tell that it has arrived.
+        """
         now_ns = self._time(now_ns)
+        if self._owing is not None:
+            self._queue_replies(self._owing, now_ns)
+            self._owing = None
+        if all_heard and self._undecided:
+            for qp in self._undecided:
+                self.wake(qp)
+            self._undecided.clear()
         while True:
             if self._control:
                 self.datagrams_sent += 1
@@ -285,16 +309,21 @@ class Endpoint:
             if not self._ready:
                 return None
             qp = self._ready[0]
-            if qp.responder is not None and qp.responder.owes_reply:
-                self._queue_replies(qp, now_ns)
-                continue
-            run = self._data_run(qp, now_ns)
+            run = self._data_run(qp, now_ns, all_heard=all_heard)
+            owes = qp.responder is not None and qp.responder.owes_reply
             if run is not None:
+                # An answer of the application is waited for; acknowledgements can wait for one run.
+                self._owing = qp if owes else None
                 self._ready.rotate(-1)
                 return run
+            if owes:
+                self._queue_replies(qp, now_ns)
+                continue
             self._arm(qp)
             self._ready.popleft()
             self._ready_qpns.discard(qp.qpn)
+            if not all_heard:
+                self._undecided.append(qp)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `advance` should be called, or None when no timer runs."""
@@ -314,6 +343,11 @@ class Endpoint:
             elif owner.next_deadline_ns() <= now_ns:
                 self._advance_qp(owner, now_ns)
             self._arm(owner)
+
+    @property
+    def has_immediate(self) -> bool:
+        """Tell whether the last event that `poll` would return is an immediate."""
+        return bool(self._events) and isinstance(self._events[-1], ImmediateReceived)
 
     def poll(self) -> list[Event]:
         """Return the events since the last call, oldest first."""
@@ -523,10 +557,10 @@ class Endpoint:
             )
         )
 
-    def _data_run(self, qp: QueuePair, now_ns: int) -> RunToSend | None:
+    def _data_run(self, qp: QueuePair, now_ns: int, *, all_heard: bool) -> RunToSend | None:
         if qp.state is not QpState.RTS or qp.requestor is None or qp.peer is None:
             return None
-        built = qp.requestor.transmit(self._run, now_ns)
+        built = qp.requestor.transmit(self._run, now_ns, all_heard=all_heard)
         if built is None:
             return None
         self.datagrams_sent += -(-built.byte_count // built.segment_bytes)

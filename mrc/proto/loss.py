@@ -105,6 +105,11 @@ class LossDetector:
     def on_acked(self, acked: Acked) -> None:
         """Note how far each EV has delivered; of what was sent twice nobody knows which arrived."""
         start = self._window.index(acked.first_psn)
+        if len(acked.orders) == 1:
+            ev, order = acked.evs[0], acked.orders[0]
+            if order > self._acked_order[ev] and not self._window.retries[start]:
+                self._acked_order[ev] = order
+            return
         again = self._window.retries[start : start + len(acked.orders)] > 0
         orders = np.where(again, -1, acked.orders)
         self._acked_order[acked.evs] = np.maximum(self._acked_order[acked.evs], orders)

@@ -107,4 +107,4 @@ def bytes_of(buffer: Any) -> NDArray[np.uint8]:
         raise ConfigError("the buffer is empty; MRC moves 1 byte to 2^32 - 1 bytes")
     if not view.c_contiguous:
         raise ConfigError("the buffer is not contiguous; copy it first (numpy.ascontiguousarray)")
-    return np.frombuffer(view.cast("B"), np.uint8)
+    return np.frombuffer(buffer, np.uint8)

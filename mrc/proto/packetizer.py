@@ -46,11 +46,11 @@ class Packetizer:
         self._overhead_bytes = OVERHEAD_BYTES + (SEAL_BYTES if sealer is not None else 0)
         self.segment_bytes = mtu + self._overhead_bytes
         self.packets_max = packets_max(self.segment_bytes)
+        self.sealed = sealer is not None
         self._sealer = sealer
         self._remote_qpn = remote_qpn
         self._icrc = icrc
-        self._row_bytes = bytearray(_ROW.size)
-        self._row = np.frombuffer(self._row_bytes, np.uint32)
+        self._row = np.empty(HEADER_WORDS, np.uint32)
 
     def stretch(self, work: WorkRequest, psn: int, limit: int) -> int:
         """Return how many packets of a message, from this PSN on, may share a run: 1 to `limit`.
@@ -121,7 +121,7 @@ class Packetizer:
     ) -> None:
         va = work.va + (psn - work.first_psn) * self.mtu
         _ROW.pack_into(
-            self._row_bytes,
+            self._row.data,
             0,
             _MIDDLE_WORD,
             self._remote_qpn,

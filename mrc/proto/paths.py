@@ -237,7 +237,10 @@ class PathSet:
 
     def on_acked(self, evs: NDArray[np.uint16], now_ns: int) -> None:
         """Take note of packets that arrived, given by the EVs they were sent on."""
-        self.acked_packets += np.bincount(evs, minlength=len(self.paths))
+        if len(evs) == 1:
+            self.acked_packets[evs[0]] += 1
+        else:
+            self.acked_packets += np.bincount(evs, minlength=len(self.paths))
         self.confirmed_ns[evs] = now_ns
         if self._suspect:
             for ev in evs.tolist():
@@ -507,6 +510,8 @@ class PathSet:
 
     def next_deadline_ns(self) -> int:
         """Return when `due_probes` has something to do."""
+        if not self._bad and not self._suspect:
+            return self._reverse_check_ns
         bad = min((path.probe_ns for path in self._bad), default=NEVER_NS)
         suspect = min((doubt.probe_ns for doubt in self._suspect.values()), default=NEVER_NS)
         return min(bad, suspect, self._reverse_check_ns)

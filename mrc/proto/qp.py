@@ -66,8 +66,6 @@ TRANSITIONS: dict[tuple[QpState, QpInput], QpState] = {
     (_S.ERROR, _I.RESET): _S.RESET,
 }
 
-CAN_RECEIVE = frozenset((QpState.RTR, QpState.RTS))
-
 
 class QueuePair:
     """One connection's end. The endpoint feeds it packets and asks it for runs."""
@@ -117,6 +115,11 @@ class QueuePair:
                 f"queue pair {self.qpn:#08x} is in {self.state.value}; {what.name} is not possible"
             )
         self.state = after
+
+    @property
+    def can_receive(self) -> bool:
+        """In RTR or RTS; asked for every run, and a set of states would cost more than the rest."""
+        return self.state is _S.RTS or self.state is _S.RTR
 
     def connect(
         self,

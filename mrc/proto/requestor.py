@@ -91,7 +91,6 @@ class Requestor:
         self._config = config
         self._qpn = local.qpn
         self._remote = remote
-        self._sealed = sealer is not None
         self._peer = peer
         self._paths = peer.paths
         self._drops = drops
@@ -113,7 +112,7 @@ class Requestor:
         self._rqmsn = 0
         self._rqmsn_done = 0
         self._transport_acked = local.first_psn - 1
-        self._lost: deque[int] = deque()
+        self._lost: list[int] = []
         self._hold_until_ns = 0
         self._forced = False
         self._mpr_psns = remote.mpr_psns
@@ -171,12 +170,13 @@ class Requestor:
 
     # Sending.
 
-    def transmit(self, run: RunBuffer, now_ns: int) -> DataRun | None:
+    def transmit(self, run: RunBuffer, now_ns: int, *, all_heard: bool) -> DataRun | None:
         """Build the next run into the buffer, or return None when nothing may be sent now."""
         if self.failure is not None:
             return None
-        for psn in self.loss.verdicts():
-            self._lose(psn, now_ns)
+        if all_heard:
+            for psn in self.loss.verdicts():
+                self._lose(psn, now_ns)
         again = self._next_lost(now_ns)
         stretch = again or self._next_new()
         if stretch is None:
@@ -187,8 +187,7 @@ class Requestor:
         if path is None:
             return None
         if again:
-            for _ in range(count):
-                self._lost.popleft()
+            del self._lost[:count]
         self._enter(work, psn, count, path, now_ns, again=bool(again))
         # Whoever cannot go on without a SACK asks for one.
         ack_request = (
@@ -214,7 +213,7 @@ class Requestor:
         """Return the next stretch to retransmit, as far as the window allows."""
         window, lost = self.window, self._lost
         while lost and not (lost[0] >= window.una and window.state[window.index(lost[0])] == LOST):
-            lost.popleft()
+            del lost[0]
         if not lost or now_ns < self._hold_until_ns:
             return None
         psn = lost[0]
@@ -247,8 +246,11 @@ class Requestor:
         """Return how many new packets may go out now, as far as windows and the peer allow."""
         window = self.window
         psn = window.nxt
+        posted = self._posted_psn - psn
+        if not posted:
+            return 0
         wanted = min(
-            self._posted_psn - psn,
+            posted,
             self.spray_run,
             window.una + self._mpr_psns - psn,
             window.room_to_edge(psn),
@@ -302,9 +304,7 @@ class Requestor:
         if again:
             window.send_again(psn, count, path.index, now_ns)
         else:
-            if count > 1:
-                window.send_new(count - 1, path.index, now_ns, self._packet_bytes)
-            window.send_new(1, path.index, now_ns, tail_bytes)
+            window.send_new(count, path.index, now_ns, self._packet_bytes, tail_bytes)
         total = (count - 1) * self._packet_bytes + tail_bytes
         self.nscc.on_send(total)
         self._uncredited_bytes += total
@@ -433,7 +433,7 @@ class Requestor:
         at = window.index(psn)
         # One for an earlier transmission says nothing of the latest; who forges knows no times.
         told = nack.tx_timestamp == timestamp(int(window.sent_ns[at])) or (
-            not nack.tx_timestamp and not self._sealed
+            not nack.tx_timestamp and not self._packetizer.sealed
         )
         if not told or not window.set_lost(psn):
             self._drops[DropReason.STALE_ACK] += 1
@@ -542,7 +542,7 @@ class Requestor:
         self._lose(una, now_ns, blame=blame)
         if self.window.state[self.window.index(una)] == LOST and una < self.window.nxt:
             # First of all, whatever else waits: only this one lets the window move.
-            self._lost.appendleft(una)
+            self._lost.insert(0, una)
         elif not self._lost:
             self.retry.probe_by(now_ns)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ SACK_SPACING_NS = 100_000
 _SACK_TRIGGERS_MAX = 8
 """Byte triggers after which a SACK goes out whatever the time."""
 _PENALTY_HALF = 64
+T = TypeVar("T")
 REPLIES_MAX = 256
 """SACK requests and NACKs waiting to be sent, about 100 bytes each; older ones give way."""
 
@@ -125,8 +126,8 @@ class Responder:
         self._trigger_bytes = 0
         self._sacked_ns = 0
         self._rcvd_bytes = 0
-        self._requests: deque[_SackRequest] = deque(maxlen=REPLIES_MAX)
-        self._nacks: deque[Nack] = deque(maxlen=REPLIES_MAX)
+        self._requests: list[_SackRequest] = []
+        self._nacks: list[Nack] = []
         self._ack_wanted = False
         self._nak: Ack | None = None
         self._immediates: dict[int, _Immediate] = {}
@@ -216,7 +217,7 @@ class Responder:
         # A message with immediate data ends with this packet, so it begins its length before.
         start = header.va + len(payload) - header.dma_length
         whole = target
-        if imm is not None:
+        if start != header.va and imm is not None:
             whole = self._memory.find(header.r_key, start, header.dma_length, self._qpn)
         if target is None or whole is None or len(payload) > header.dma_length:
             self._refuse(psn, Syndrome.NAK_REMOTE_ACCESS)
@@ -320,7 +321,8 @@ class Responder:
         self._sacked_ns = arrival.at_ns
         if plain and self._requests and self._requests[-1].plain:
             self._requests.pop()
-        self._requests.append(
+        _owe(
+            self._requests,
             _SackRequest(
                 psn,
                 arrival.entropy,
@@ -329,12 +331,13 @@ class Responder:
                 SackMark.SKIP_ONCE if arrival.marked else SackMark.NONE,
                 probe_id,
                 plain,
-            )
+            ),
         )
 
     def _nack(self, psn: int, header: DataHeader, arrival: Arrival, reason: NackReason) -> None:
         self._counters.nacks += 1
-        self._nacks.append(
+        _owe(
+            self._nacks,
             Nack(
                 dqp=self._remote_qpn,
                 nack_psn=to_wire(psn),
@@ -343,7 +346,7 @@ class Responder:
                 spdcid=self._qpn & 0xFFFF,
                 dpdcid=self._remote_qpn & 0xFFFF,
                 tx_timestamp=header.tx_timestamp,
-            )
+            ),
         )
 
     def _refuse(self, psn: int, syndrome: Syndrome) -> None:
@@ -430,6 +433,13 @@ class Responder:
             nacks=c.nacks,
             out_of_order_max=c.ooo_max,
         )
+
+
+def _owe(replies: list[T], reply: T) -> None:
+    """Add a reply to be sent; when there are too many, the oldest gives way."""
+    if len(replies) >= REPLIES_MAX:
+        del replies[0]
+    replies.append(reply)
 
 
 def _clamp16(value: int) -> int:

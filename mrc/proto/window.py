@@ -2,6 +2,9 @@
 
 Both are rings indexed by PSN modulo a power of two, so that a run of packets is a slice and a wrap
 of the 24-bit PSN is invisible. PSNs here are plain growing integers (`mrc.wire.psn`).
+
+Neither has its full size before it is needed: a queue pair that is idle, or never far ahead of its
+acknowledgements, costs a few KiB, and there may be thousands.
 """
 
 from __future__ import annotations
@@ -12,11 +15,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mrc.wire.runs import RUN_PACKETS_MAX
+
 FREE, SENT, LOST = 0, 1, 2
 """States of a PSN at the requestor: not in flight; in flight; found lost and waiting for its
 retransmission."""
 
 BITMAP_BITS = 64
+RING_PSNS_MIN = 16
+"""What the send window begins with: 22 bytes each."""
+REMEMBERED_NS = 1_000_000_000
+"""How long the send window remembers what it sent, as far as its full size allows: of a packet that
+comes later nobody sees that it was called lost for nothing."""
+_COUNTING = np.arange(RUN_PACKETS_MAX, dtype=np.int64)
 
 
 def ring_size(window_psns: int) -> int:
@@ -61,7 +72,9 @@ class SendWindow:
     """
 
     def __init__(self, first_psn: int, window_psns: int) -> None:
-        self.size = ring_size(window_psns)
+        self.size_max = ring_size(window_psns)
+        self.size = min(RING_PSNS_MIN, self.size_max)
+        """Entries of the ring; it doubles when what is in flight asks for it."""
         self._mask = self.size - 1
         self._first = first_psn
         self.una = first_psn
@@ -78,7 +91,6 @@ class SendWindow:
         self.sent_ns = np.zeros(self.size, np.int64)
         self.bytes = np.zeros(self.size, np.uint16)
         self.retries = np.zeros(self.size, np.uint8)
-        self._counting = np.arange(self.size, dtype=np.int64)
 
     def index(self, psn: int) -> int:
         """Return the ring index of a PSN."""
@@ -99,27 +111,65 @@ class SendWindow:
 
     # Sending.
 
-    def send_new(self, count: int, ev: int, now_ns: int, size_bytes: int) -> None:
-        """Enter the next `count` PSNs; they must not cross the ring's edge."""
-        at = slice(self.index(self.nxt), self.index(self.nxt) + count)
+    def send_new(
+        self, count: int, ev: int, now_ns: int, size_bytes: int, last_bytes: int | None = None
+    ) -> None:
+        """Enter the next `count` PSNs, of one run at most; they must not cross the ring's edge.
+
+        All are of one size, but for the last where another is given.
+        """
+        if self.size < self.size_max:
+            self._make_room(count, now_ns)
+        at = self._at(self.nxt, count)
         self.retries[at] = 0
         self._enter(at, count, ev, now_ns)
         self.bytes[at] = size_bytes
+        if last_bytes is not None:
+            self.bytes[self.index(self.nxt + count - 1)] = last_bytes
         self.nxt += count
         self.outstanding += count
 
+    def _make_room(self, count: int, now_ns: int) -> None:
+        """Make the ring longer when what is in flight, or was sent of late, asks for it."""
+        end, size = self.nxt + count, self.size
+        if end - self._first > size and (
+            now_ns - self.sent_ns[self.index(end - 1)] < REMEMBERED_NS
+        ):
+            size *= 2
+        while size < min(2 * (end - self.una), self.size_max):
+            size *= 2
+        if size > self.size:
+            self._lengthen(size)
+
+    def _lengthen(self, size: int) -> None:
+        """Go over to a longer ring: what did not cross the edge does not cross the new one."""
+        psns = np.arange(max(self._first, self.nxt - self.size), self.nxt)
+        before = psns & self._mask
+        self.size = size
+        self._mask = size - 1
+        after = psns & self._mask
+        for name in ("state", "ev", "orders", "sent_ns", "bytes", "retries"):
+            column = getattr(self, name)
+            longer = np.zeros(size, column.dtype)
+            longer[after] = column[before]
+            setattr(self, name, longer)
+
     def send_again(self, psn: int, count: int, ev: int, now_ns: int) -> None:
         """Enter the retransmission of PSNs that were lost."""
-        at = slice(self.index(psn), self.index(psn) + count)
-        np.minimum(self.retries[at], 254, out=self.retries[at])
-        self.retries[at] += 1
+        at = self._at(psn, count)
+        self.retries[at] = np.minimum(self.retries[at], 254) + 1
         self._enter(at, count, ev, now_ns)
 
-    def _enter(self, at: slice, count: int, ev: int, now_ns: int) -> None:
+    def _at(self, psn: int, count: int) -> slice | int:
+        """Return where consecutive PSNs are; of one its index, which costs a third."""
+        first = psn & self._mask
+        return slice(first, first + count) if count > 1 else first
+
+    def _enter(self, at: slice | int, count: int, ev: int, now_ns: int) -> None:
         self.state[at] = SENT
         self.ev[at] = ev
         self.sent_ns[at] = now_ns
-        np.add(self._counting[:count], self.order, out=self.orders[at])
+        self.orders[at] = self.order if count == 1 else _COUNTING[:count] + self.order
         self.order += count
 
     # Acknowledgements.
@@ -227,7 +277,8 @@ class ReceiveWindow:
     def __init__(self, first_psn: int, window_psns: int) -> None:
         self._size = ring_size(window_psns)
         self._mask = self._size - 1
-        self._held = bytearray(self._size)
+        self._held = bytearray()
+        """A byte each; empty until the first packet arrives out of order."""
         self.window_psns = window_psns
         self.cack = first_psn - 1
         self.max_psn = first_psn - 1
@@ -264,6 +315,8 @@ class ReceiveWindow:
         if psn == self.cack + 1 and not self.ooo_count:
             self.cack = self.max_psn = psn + count - 1
             return Advance(psn, self.cack, int(last_of_message))
+        if not self._held:
+            self._held = bytearray(self._size)
         start = psn & self._mask
         if start + count <= self._size:
             self._held[start : start + count] = _HELD_BYTE * count

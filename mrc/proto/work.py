@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +34,7 @@ class WorkQueue:
     """Messages in PSN order, from the oldest not acknowledged to the newest posted."""
 
     def __init__(self) -> None:
-        self._queue: deque[WorkRequest] = deque()
+        self._queue: list[WorkRequest] = []
         self._recent: WorkRequest | None = None
 
     def __len__(self) -> int:
@@ -62,9 +61,14 @@ class WorkQueue:
 
     def pop_done(self, psn: int) -> list[WorkRequest]:
         """Remove and return the messages that end at or below a PSN."""
-        done = []
-        while self._queue and self._queue[0].last_psn <= psn:
-            done.append(self._queue.popleft())
-        if done:
-            self._recent = None
+        count = 0
+        for work in self._queue:
+            if work.last_psn > psn:
+                break
+            count += 1
+        if not count:
+            return []
+        done = self._queue[:count]
+        del self._queue[:count]
+        self._recent = None
         return done

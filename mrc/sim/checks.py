@@ -81,7 +81,7 @@ class Checks:
             check_eagerness(qp, requestor, where)
         if thorough:
             check_limits(qp, QP_LIMITS, where)
-            room = 2 * requestor.window.size
+            room = 2 * requestor.window.size_max
             check_limits(qp, tuple((name, room) for name in WINDOW_LIMITS), where)
 
     # How queue pairs end.

@@ -172,6 +172,8 @@ class SegmentViews:
             for i in range(count)
         ]
         self._pattern = pattern(self.payload_bytes)
+        # Equality of bytes costs a quarter of what it costs of arrays.
+        self._pattern_bytes = self._pattern[:count].tobytes()
         self._delta_int = byte4_delta(segment_bytes - ICRC_BYTES)
         self._delta = np.uint32(self._delta_int)
         self._middles = bytes((Opcode.WRITE_MIDDLE,)) * count
@@ -279,13 +281,13 @@ class SegmentViews:
         np.subtract(words, words[0], out=steps)
         steps[:, WORD_BTH] &= 0x00FFFFFF
         steps[:, WORD_PSN] &= _WITHOUT_ACK_REQUEST
-        return bool(np.array_equal(steps, self._pattern[:count]))
+        return steps.tobytes() == self._pattern_bytes[: steps.nbytes]
 
     def bad_icrcs(self, count: int, seed: int) -> NDArray[np.intp] | None:
         """Return the rows whose iCRC is wrong, or None when all `count` are right."""
-        values = np.array(icrcs(self._covered[:count], seed), np.uint32)
+        values = np.array(icrcs(self._covered[:count], seed), "<u4")
         values ^= self._delta
-        if np.array_equal(values, self._icrcs[:count]):
+        if values.tobytes() == self._icrcs[:count].tobytes():
             return None
         return np.flatnonzero(values != self._icrcs[:count])
 

@@ -31,6 +31,7 @@ from mrc.wire.fields import (
     Opcode,
 )
 
+_WITH_TSETH = struct.Struct(">" + BTH.format + METH.format + TSETH.format + RETH.format)
 _BTH_METH = struct.Struct(">" + BTH.format + METH.format)
 _TSETH = struct.Struct(">" + TSETH.format)
 _RETH = struct.Struct(">" + RETH.format)
@@ -78,23 +79,21 @@ class Write:
             | (FLAG_RTX if self.rtx else 0)
             | (FLAG_TS if self.tx_timestamp is not None else 0)
         )
-        parts = [
-            _BTH_METH.pack(
-                self.opcode,
-                self.pad << 4,
-                self.p_key,
-                self.dqp,
-                flags | self.psn,
-                self.rqmsn,
-                self.msn,
-            )
-        ]
+        bth_meth = (
+            self.opcode,
+            self.pad << 4,
+            self.p_key,
+            self.dqp,
+            flags | self.psn,
+            self.rqmsn,
+            self.msn,
+        )
+        reth = self.va, self.r_key, self.dma_length
         if self.tx_timestamp is not None:
-            parts.append(_TSETH.pack(self.tx_timestamp, TIMESTAMP_WORD))
-        parts.append(_RETH.pack(self.va, self.r_key, self.dma_length))
-        if self.imm is not None:
-            parts.append(_IMMDT.pack(self.imm))
-        return b"".join(parts)
+            packet = _WITH_TSETH.pack(*bth_meth, self.tx_timestamp, TIMESTAMP_WORD, *reth)
+        else:
+            packet = _BTH_METH.pack(*bth_meth) + _RETH.pack(*reth)
+        return packet if self.imm is None else packet + _IMMDT.pack(self.imm)
 
     @classmethod
     def decode_untrusted(cls, buffer: Buffer) -> Self:

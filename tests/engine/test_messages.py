@@ -2,11 +2,15 @@
 
 import asyncio
 import os
+import random
+from typing import Any
 
 import pytest
 
-from mrc.errors import ConfigError
-from mrc.messages import MESSAGE_BYTES_MAX, RING_BYTES
+from mrc.errors import ConfigError, PeerProtocolError
+from mrc.messages import MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN, RING_BYTES, Kind, MessageRing
+from mrc.proto.config import Config
+from mrc.proto.endpoint import Endpoint
 from tests.engine.conftest import Connect, turns, until
 
 pytestmark = pytest.mark.asyncio
@@ -73,3 +77,22 @@ async def test_control_objects_do_not_wait_behind_data_messages(connect: Connect
         await qp.channel.send({"what": "control", "number": 1})
         assert await peer.channel.receive() == {"what": "control", "number": 1}
         assert await peer.receive() == b"data"
+
+
+async def test_a_message_may_not_run_over_the_end_of_the_ring() -> None:
+    """What lies behind it is the credit, which a message must not change."""
+
+    async def nothing(*_: Any) -> None:
+        """Take a credit."""
+
+    ring = MessageRing(Endpoint(Config(), random.Random(1)).register, nothing)
+    ring.connect(ring.address)
+    va, r_key = ring.address.ring_va, ring.address.ring_r_key
+    at = 0
+    for length in (MESSAGE_BYTES_MAX,) * 3 + (MESSAGE_BYTES_MAX - MESSAGE_BYTES_MIN,):
+        assert ring.on_immediate_untrusted(r_key, va + at, length, Kind.DATA)
+        await ring.take(ring.data)
+        await asyncio.sleep(0)
+        at += length
+    with pytest.raises(PeerProtocolError):
+        ring.on_immediate_untrusted(r_key, va + at, MESSAGE_BYTES_MIN + 4, Kind.DATA)

@@ -111,7 +111,6 @@ READS_SOMETHING_ELSE = {
     "mrc.tls.TlsStream.certificate": "hands it on to `check_certificate_untrusted`",
     "mrc.cli.journal._parse": "reads the local disk",
     "mrc.proto.memory.bytes_of": "looks at a buffer of the application",
-    "mrc.proto.packetizer": "looks at a buffer of its own",
     "mrc.proto.window": "looks at a buffer of its own",
     "mrc.wire.runs.Nonces": "looks at a buffer of its own",
     "mrc.wire.runs.SegmentViews": "any words are a row; the dispatcher judges them",

@@ -198,7 +198,7 @@ async def test_connecting_side_can_be_cancelled_at_every_await(*, locked: bool) 
 
         async with again_and_again(serve), asyncio.timeout(60):
             awaits = await cancel_at_every_await(lambda: visit(listener.url), nobody_is_left)
-    assert awaits > 10
+    assert awaits >= 8
 
 
 @pytest.mark.parametrize("locked", [False, True], ids=["open", "locked"])

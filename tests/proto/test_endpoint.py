@@ -69,15 +69,29 @@ def test_deadline_is_when_something_is_due() -> None:
     assert pair.a.endpoint.transmit(deadline_ns) is not None
 
 
-def test_control_packets_leave_first() -> None:
-    """SACKs that are owed go out before data of the same side."""
+def test_what_is_owed_waits_for_one_run_and_no_more() -> None:
+    """An answer with data is waited for; a SACK goes out right behind its first run."""
     tap = Tap(lambda d: d.sender == 1)
-    pair = Pair(Config(mtu=1024), filters=[tap])
+    pair = Pair(Config(mtu=1024, spray_run=1), filters=[tap])
     pair.b.endpoint.post_write(pair.b.qp, bytes(4096), 0, 1)
     Forger(pair, 1).probe(1)
     pair.flush()
-    assert tap.datagrams[0].opcode == Opcode.SACK
-    assert tap.datagrams[1].is_data
+    assert [d.opcode == Opcode.SACK for d in tap.datagrams] == [False, True, False, False, False]
+
+
+def test_nothing_is_called_lost_while_something_waits_to_be_heard() -> None:
+    """What waits at a socket may tell that a missing packet has arrived."""
+    one_path = Config(mtu=256, paths=1, backup_paths=0, spray_run=1)
+    pair = Pair(one_path, filters=[black_hole(lambda d: d.is_data)])
+    pair.post(bytes(1024))
+    pair.flush()
+    pair.now_ns += 100 * US
+    forger = Forger(pair, 0)
+    forger.sack(0, ack_psn_offset=3, sack_offset=1, sack_bitmap=0b100, ooo_count=1, rcvd_bytes=4)
+    assert pair.a.endpoint.transmit(pair.now_ns, all_heard=False) is None
+    again = pair.a.endpoint.transmit(pair.now_ns)
+    assert again is not None
+    assert again.psn == pair.a.qp.first_psn + 1
 
 
 def test_queue_pairs_take_turns() -> None:

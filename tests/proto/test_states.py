@@ -15,8 +15,8 @@ from mrc.proto.ev import TRANSITIONS as EV_TRANSITIONS
 from mrc.proto.ev import EvInput
 from mrc.proto.events import EvChanged, Event, EvState, QpFailed, QpFailure
 from mrc.proto.paths import PathSet
-from mrc.proto.qp import CAN_RECEIVE, QpInput, QpState, QueuePair
 from mrc.proto.qp import TRANSITIONS as QP_TRANSITIONS
+from mrc.proto.qp import QpInput, QpState, QueuePair
 from tests.support.pair import Pair
 
 QP_TABLE = """
@@ -79,7 +79,7 @@ def test_qp_is_created_in_init() -> None:
     """A new queue pair is in INIT and neither receives nor sends."""
     qp = Endpoint(Config(), random.Random(1)).create_qp()
     assert qp.state is QpState.INIT
-    assert qp.state not in CAN_RECEIVE
+    assert not qp.can_receive
     assert qp.statistics() is None
 
 
@@ -91,7 +91,7 @@ def test_qp_receives_before_it_may_send() -> None:
     remote = attributes(pair.b.endpoint, pair.b.qp)
     pair.a.endpoint.connect_qp(qp, pair.a.peer, local, remote, pair.now_ns)
     assert qp.state is QpState.RTR
-    assert qp.state in CAN_RECEIVE
+    assert qp.can_receive
     with pytest.raises(ConfigError, match="is in RTR, not RTS"):
         pair.a.endpoint.post_write(qp, b"x", 0, 1)
     qp.activate()

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrc.proto.window import BITMAP_BITS, LOST, SENT, ReceiveWindow, SendWindow, stretches
+from mrc.proto.window import (
+    BITMAP_BITS,
+    LOST,
+    REMEMBERED_NS,
+    RING_PSNS_MIN,
+    SENT,
+    ReceiveWindow,
+    SendWindow,
+    stretches,
+)
 
 WINDOW = 16
 FIRST_PSNS = st.sampled_from([0, 5, (1 << 24) - 3, 31])
@@ -199,9 +208,10 @@ def test_entries_of_the_first_ring(psn: int, *, known: bool) -> None:
 def test_entries_are_remembered_for_one_ring() -> None:
     """An entry is known until its place in the ring is used again."""
     window = SendWindow(0, WINDOW)
-    for _ in range(3):
-        window.send_new(window.size, 0, 0, 1)
+    for _ in range(96):
+        window.send_new(1, 0, 0, 1)
         window.ack_through(window.nxt - 1)
+    assert window.size == 32
     assert [window.remembers(p) for p in (63, 64, 95, 96)] == [False, True, True, False]
 
 
@@ -317,3 +327,26 @@ def test_stretches(bits: int) -> None:
     assert sum(((1 << count) - 1) << start for start, count in found) == bits
     ends = [start + count for start, count in found]
     assert all(end < start for end, (start, _) in zip(ends, found[1:], strict=False))
+
+
+def test_the_ring_grows_with_what_is_in_flight_and_forgets_nothing() -> None:
+    """Twice what is in flight fits, and every entry is where its PSN says."""
+    window = SendWindow(9, 4096)
+    sizes = {window.size}
+    for psn in range(9, 309):
+        window.send_new(1, psn % 100, psn, 1)
+        sizes.add(window.size)
+    at = [window.index(psn) for psn in range(9, 309)]
+    assert window.ev[at].tolist() == [psn % 100 for psn in range(9, 309)]
+    assert window.orders[at].tolist() == list(range(300))
+    assert sizes == {RING_PSNS_MIN << doubled for doubled in range(7)}
+
+
+@pytest.mark.parametrize(("pause_ns", "size"), [(REMEMBERED_NS, 16), (REMEMBERED_NS // 40, 64)])
+def test_the_ring_holds_what_was_sent_of_late(pause_ns: int, size: int) -> None:
+    """One packet in flight, sent again and again: only those of the last second are kept."""
+    window = SendWindow(0, 4096)
+    for turn in range(300):
+        window.send_new(1, 0, turn * pause_ns, 1)
+        window.ack_through(turn)
+    assert window.size == size

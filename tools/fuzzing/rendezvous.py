@@ -315,7 +315,7 @@ async def _land(feed: Feed) -> None:
     ring = MessageRing(endpoint.register, _nothing)
     address = ring.address
     ring.connect(address)
-    messages, credit = ring.regions
+    credit = ring.region.data[RING_BYTES:]
     held_bytes = at = 0
     for _ in range(64):
         if not feed:
@@ -324,24 +324,25 @@ async def _land(feed: Feed) -> None:
             held_bytes -= len(await ring.take(ring.data))
             await asyncio.sleep(0)
             continue
-        key = feed.pick((*(address.ring_r_key,) * 6, address.credit_r_key, 0))
+        target = feed.pick((*("ring",) * 6, "credit", "elsewhere"))
         length = feed.pick((1, 1 + feed.number(1), MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX + 1))
         offset = feed.pick((at, at, at, 0, feed.number(3) % RING_BYTES))
-        length = min(length, RING_BYTES - offset)
-        credit.data[:] = bytearray(feed.take(8).ljust(8, b"\0"))
+        length = min(length, ring.region.length - offset)
+        credit[:] = bytearray(feed.take(8).ljust(8, b"\0"))
         kind = feed.pick((*Kind, 99))
         try:
-            ours = ring.on_immediate_untrusted(key, address.ring_va + offset, length, kind)
+            key = address.ring_r_key ^ (target == "elsewhere")
+            va = address.credit_va if target == "credit" else address.ring_va + offset
+            ours = ring.on_immediate_untrusted(key, va, length, kind)
         except PeerProtocolError:
             break
-        if ours and key == address.ring_r_key:
+        if ours and target == "ring":
             at = (offset + max(length, MESSAGE_BYTES_MIN)) % RING_BYTES
             held_bytes += 0 if kind is Kind.EMPTY else length
             assert held_bytes <= RING_BYTES, "more held than the ring has"
     ring.fail(PeerProtocolError("the end"))
     await asyncio.sleep(0)
-    for region in (messages, credit):
-        endpoint.deregister(region)
+    endpoint.deregister(ring.region)
 
 
 # The lock.
