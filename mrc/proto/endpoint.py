@@ -236,6 +236,7 @@ class Endpoint:
             self._ready.remove(qp)
         if qp.peer is not None:
             qp.peer.qps.pop(qp.qpn, None)
+            qp.peer.busy_qpns.discard(qp.qpn)
             if not qp.peer.qps:
                 self._forget(qp.peer)
         qp.move(QpInput.RESET)

@@ -72,6 +72,8 @@ class Peer:
         """What the peer calls itself; two queue pairs with one identity share the peer."""
         self.qps: dict[int, QueuePair] = {}
         """Queue pairs to it by number, oldest first."""
+        self.busy_qpns: set[int] = set()
+        """Those with work that is not done."""
         self.armed_ns = NEVER_NS
         self.status_mask: int | None = None
         """Port status the peer has not confirmed yet."""

@@ -192,6 +192,8 @@ class QueuePair:
         psn, retries, silent_ns = (
             self.requestor.progress(now_ns) if self.requestor is not None else (0, 0, 0)
         )
+        if self.peer is not None:
+            self.peer.busy_qpns.discard(self.qpn)
         refused = self.requestor.last_fault if self.requestor is not None else None
         fault = refused.value if refused is not None else ""
         self._events.append(QpFailed(self.qpn, failure, psn, retries, silent_ns, fault))

@@ -33,6 +33,8 @@ from mrc.wire.seal import Sealer
 
 _NOMINAL_BYTES = UDP_HEADER_BYTES + NOMINAL_OVERHEAD_BYTES
 _RUNS_PER_WINDOW = 16
+_RUNS_PER_WINDOW_MIN = 2
+"""One on its way, one to be built."""
 _RUN_NS_MAX = 400_000
 """What a run may take on the link of one plane, where its rate is known. Longer ones arrive in
 bursts that fill the switches' queues: at 200 Mbit/s runs of 15 packets cost a fifth of the rate."""
@@ -155,6 +157,7 @@ class Requestor:
         packets = -(-len(array) // self._packetizer.mtu)
         self._msn += 1
         self._rqmsn += imm is not None
+        self._peer.busy_qpns.add(self._qpn)
         self._works.append(
             WorkRequest(
                 work_id, array, va, r_key, imm, self._posted_psn, packets, self._msn, self._rqmsn
@@ -284,12 +287,15 @@ class Requestor:
         """Consecutive packets on one EV: what keeps every active EV busy, at least 1.
 
         With very many EVs not every one needs a run in flight, and a run costs the same whatever
-        its length: the window is never cut into more than `_RUNS_PER_WINDOW`. On slow links, whose
-        rate is known, a run is at most as long as `_RUN_NS_MAX`.
+        its length: the windows of all queue pairs to a peer together are cut into no more than
+        `_RUNS_PER_WINDOW`, and each into `_RUNS_PER_WINDOW_MIN`. On slow links, whose rate is
+        known, a run is at most as long as `_RUN_NS_MAX`.
         """
         if self._config.spray_run:
             return self._config.spray_run
         runs = min(self._paths.active_count, _RUNS_PER_WINDOW)
+        runs //= max(1, len(self._peer.busy_qpns))
+        runs = max(runs, _RUNS_PER_WINDOW_MIN)
         share = self.nscc.cwnd / (runs * self._packet_bytes)
         return max(1, min(self._run_packets_max, int(share)))
 
@@ -476,6 +482,8 @@ class Requestor:
             self._rqmsn_done = work.rqmsn
             self._counters.done += 1
             self._events.append(WriteDone(self._qpn, work.work_id))
+        if not self._works:
+            self._peer.busy_qpns.discard(self._qpn)
         return bool(done)
 
     def _lose(self, psn: int, now_ns: int, *, blame: bool = True) -> bool:

@@ -292,3 +292,29 @@ def test_a_queue_pair_that_does_not_fit_leaves_no_peer() -> None:
     assert set(endpoint.peers) == known
     assert "10.0.0.9" not in endpoint.peers_at
     endpoint.port_status(0, up=False, now_ns=pair.now_ns)
+
+
+def test_runs_are_no_shorter_when_several_queue_pairs_are_busy() -> None:
+    """A run costs the same whatever its length: busy ones share the EVs, and do not cut as much."""
+    pair = Pair(Config(mtu=1024, paths=16), link_bps=10e9)
+    pair.post(bytes(1 << 20))
+    requestor = pair.a.requestor
+    requestor.nscc.cwnd = 48 * 1100.0
+    alone = requestor.spray_run
+    pair.a.peer.busy_qpns |= {1, 2, 3}
+    beside_three = requestor.spray_run
+    pair.a.peer.busy_qpns |= set(range(4, 100))
+    assert (alone, beside_three, requestor.spray_run) == (2, 11, 23)
+
+
+def test_a_queue_pair_is_busy_until_its_work_is_done_or_it_ends() -> None:
+    """What is posted makes it busy; acknowledgement, failure and destruction end that."""
+    pair = Pair()
+    busy = pair.a.peer.busy_qpns
+    pair.post(b"x")
+    assert busy == {pair.a.qp.qpn}
+    pair.run(lambda: pair.a.requestor.idle)
+    assert busy == set()
+    pair.post(b"x")
+    pair.a.endpoint.fail_qp(pair.a.qp, QpFailure.LOCAL_CLOSE, pair.now_ns)
+    assert busy == set()
