@@ -60,7 +60,9 @@ _PATHS_SHOWN_MAX = 16
 class Connection:
     """A queue pair, its rendezvous channel, and everything that waits for either."""
 
-    def __init__(self, engine: Engine, channel: Channel, *, connecting: bool) -> None:
+    def __init__(
+        self, engine: Engine, channel: Channel, peer_name: str, *, connecting: bool
+    ) -> None:
         self._engine = engine
         self._channel = channel
         self._connecting = connecting
@@ -79,7 +81,7 @@ class Connection:
         self.peer_address = channel.peer
         self.failure: MrcError | None = None
         self.immediates: Mailbox[ImmediateReceived] = Mailbox()
-        self.qp: QueuePair = engine.endpoint.create_qp()
+        self.qp: QueuePair = engine.endpoint.create_qp(peer_name)
         self.ring = MessageRing(self.register, self.post)
         engine.subscribe(self.qp.qpn, self._on_event)
         engine.path_events.append(self._on_path_event)
@@ -459,7 +461,7 @@ async def open_connection(
         PeerProtocolError: it answered with nonsense, or not in time.
         PeerUnreachable: its rendezvous answers, but no plane does.
     """
-    connection = _new_connection(engine, channel, connecting=True)
+    connection = _new_connection(engine, channel, f"at {channel.peer}", connecting=True)
     try:
         ports = _ports(engine, channel, planes)
         await channel.send(connection.hello(ports))
@@ -492,7 +494,8 @@ async def accept_untrusted(
     except PeerError as error:
         await channel.send({"refused": str(error)})
         raise
-    connection = _new_connection(engine, channel, connecting=False)
+    name = f"{str(hello.get('endpoint'))[:64]} at {channel.peer.host}"
+    connection = _new_connection(engine, channel, name, connecting=False)
     try:
         try:
             ports = _ports(engine, channel, planes)
@@ -512,9 +515,11 @@ async def accept_untrusted(
     return connection
 
 
-def _new_connection(engine: Engine, channel: Channel, *, connecting: bool) -> Connection:
+def _new_connection(
+    engine: Engine, channel: Channel, peer_name: str, *, connecting: bool
+) -> Connection:
     try:
-        return Connection(engine, channel, connecting=connecting)
+        return Connection(engine, channel, peer_name, connecting=connecting)
     except MrcError:
         channel.abort()
         raise

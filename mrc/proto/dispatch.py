@@ -395,7 +395,7 @@ class Dispatcher:
             Unauthentic, Replayed: it is sealed, and opens with the keys of none.
         """
         peers = self._endpoint.peers_at.get(source[0], [])
-        named = [qp for peer in peers for qp in peer.qps.values() if qp.tag == tag]
+        named = [qp for peer in peers for qp in peer.named() if qp.tag == tag]
         named.sort(key=lambda qp: qp.seal is None)
         for qp in named:
             if qp.seal is None:

@@ -32,6 +32,7 @@ from mrc.proto.peer import LocalPort, Peer, Plane
 from mrc.proto.qp import QpInput, QpState, QueuePair
 from mrc.proto.runs import ECN_ECT0, ECN_NOT_ECT, PathFault, ReceivedRun, RunToSend
 from mrc.proto.statistics import DropReason, Drops, EndpointStatistics
+from mrc.proto.tags import Tags
 from mrc.wire.control import (
     ENDPOINT_QP,
     EndpointOp,
@@ -98,7 +99,7 @@ class Endpoint:
         self._timers: list[tuple[int, int, QueuePair | Peer]] = []
         self._timer_count = 0
         self._peer_count = 0
-        self._qp_count = 0
+        self._tags = Tags()
         self._requests: dict[int, _Request] = {}
         self._request_counts: Counter[int] = Counter()
         self._run = RunBuffer()
@@ -139,8 +140,12 @@ class Endpoint:
             self.peers_at.setdefault(host, []).append(peer)
         return peer
 
-    def create_qp(self) -> QueuePair:
+    def create_qp(self, user: str = "") -> QueuePair:
         """Create a queue pair in INIT with a number and first PSN nobody can guess.
+
+        Args:
+            user: what the peer is known by: queue pairs of one get the same tag. Nothing if each
+                queue pair shall have its own.
 
         Raises:
             ConfigError: too many queue pairs.
@@ -158,8 +163,8 @@ class Endpoint:
             drops=self.drops,
             events=self._events,
         )
-        qp.tag = self._qp_count & 0xFF
-        self._qp_count += 1
+        qp.tag_user = user or f"queue pair {qpn}"
+        qp.tag = self._tags.take(qp.tag_user)
         self.qps[qpn] = qp
         return qp
 
@@ -227,6 +232,7 @@ class Endpoint:
         """Forget a queue pair; its packets are dropped from now on. Its peer goes with the last."""
         if self.qps.pop(qp.qpn, None) is None:
             return
+        self._tags.give_back(qp.tag_user)
         if self._owing is qp:
             self._owing = None
         if qp in self._undecided:
@@ -510,7 +516,7 @@ class Endpoint:
         It names a queue pair by the tag its other end gave it, and is sealed with its keys. Peers
         that share an address may have given us the same tag, so ids are counted by tag.
         """
-        qp = self._named(peer)
+        qp = next(peer.named(), None)
         if qp is None:
             return
         tag = qp.remote_tag
@@ -520,12 +526,6 @@ class Endpoint:
         request = EndpointRequest(request_id, operation, mask, timestamp(now_ns))
         tos = self.config.dscp.no_trim << 2 | ECN_ECT0
         self._queue(peer, path, request.encode(), tos, qp.seal)
-
-    @staticmethod
-    def _named(peer: Peer) -> QueuePair | None:
-        """Return the queue pair that requests to a peer name: one that its other end still has."""
-        alive = (qp for qp in peer.qps.values() if qp.state is not QpState.ERROR)
-        return next(alive, None) or next(iter(peer.qps.values()), None)
 
     def _queue_replies(self, qp: QueuePair, now_ns: int) -> None:
         peer, responder = qp.peer, qp.responder

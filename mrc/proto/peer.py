@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from mrc.proto.config import Config
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 STATUS_NS_MIN, STATUS_NS_MAX = 5_000_000, 250_000_000
 """First and longest pause between two port status updates that are not answered."""
+NAMED_MAX = 4
+"""Queue pairs of a peer whose keys a request is tried with: a stranger's costs no more."""
 FLOW_LABEL_BITS = 16
 """EV[31:16] travels in the low 16 bits of the 20-bit flow label."""
 
@@ -96,6 +100,19 @@ class Peer:
     def planes(self) -> int:
         """Number of planes."""
         return len(self.plane_list)
+
+    def named(self) -> Iterator[QueuePair]:
+        """Yield the queue pairs that endpoint requests may name, the one that ours do first.
+
+        That is the oldest that its other end still has, or else the oldest. The other end sees it
+        alike but for those that are being set up or taken down.
+        """
+        alive = (qp for qp in self.qps.values() if not qp.failed)
+        first = next(alive, None)
+        if first is None:
+            yield from islice(self.qps.values(), NAMED_MAX)
+        else:
+            yield from islice(chain((first,), alive), NAMED_MAX)
 
     def heard(self, port: int, host: str, now_ns: int) -> None:
         """Something of the peer came in at this port from this address."""

@@ -95,6 +95,8 @@ class QueuePair:
         self._events = events
         self.tag = 0
         """High byte of the request ids the peer puts into endpoint requests to us."""
+        self.tag_user = ""
+        """Who was given it."""
         self.remote_tag = 0
         """High byte of the request ids that we put into ours, when we name this queue pair."""
         self.segment_bytes = 0
@@ -115,6 +117,11 @@ class QueuePair:
                 f"queue pair {self.qpn:#08x} is in {self.state.value}; {what.name} is not possible"
             )
         self.state = after
+
+    @property
+    def failed(self) -> bool:
+        """In ERROR: the other end may have forgotten it already."""
+        return self.state is _S.ERROR
 
     @property
     def can_receive(self) -> bool:

@@ -6,7 +6,6 @@ much may be in flight in `nscc`, over which EV in `paths`, how bytes are laid ou
 
 from __future__ import annotations
 
-import operator
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from mrc.proto.retry import PROBE_NS_MIN, RetryTimer
 from mrc.proto.runs import DataRun, PathFault
 from mrc.proto.statistics import DropReason, Drops, RequestorStatistics
 from mrc.proto.window import LOST, Acked, SendWindow
-from mrc.proto.work import WorkQueue, WorkRequest
+from mrc.proto.work import WorkQueue, WorkRequest, checked_integer
 from mrc.wire.control import Ack, Nack, NackReason, Probe, Sack, SackMark, Syndrome, timestamp
 from mrc.wire.psn import from_wire, to_wire, wire_difference
 from mrc.wire.runs import RunBuffer
@@ -151,9 +150,9 @@ class Requestor:
             raise ConfigError(
                 f"write of {len(array)} bytes; one message holds at most {MESSAGE_BYTES_MAX}"
             )
-        va = _integer("va", va, _VA_MODULUS - len(array))
-        r_key = _integer("r_key", r_key, 0xFFFFFFFF)
-        imm = None if imm is None else _integer("imm", imm, 0xFFFFFFFF)
+        va = checked_integer("va", va, _VA_MODULUS - len(array))
+        r_key = checked_integer("r_key", r_key, 0xFFFFFFFF)
+        imm = None if imm is None else checked_integer("imm", imm, 0xFFFFFFFF)
         packets = -(-len(array) // self._packetizer.mtu)
         self._msn += 1
         self._rqmsn += imm is not None
@@ -595,14 +594,3 @@ class Requestor:
             srtt_ns=int(self._paths.srtt_ns),
             rtt_min_ns=self._paths.rtt_min_ns if self._paths.rtt_min_ns != NEVER_NS else 0,
         )
-
-
-def _integer(name: str, value: Any, highest: int) -> int:
-    """Return an integer of any kind, refusing what would only fail later, inside a header."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = -1
-    if not 0 <= number <= highest:
-        raise ConfigError(f"{name} = {value!r}; must be an integer from 0 to {highest:#x}")
-    return number

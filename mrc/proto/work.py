@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mrc.errors import ConfigError
 
 
 @dataclass(slots=True, eq=False)
@@ -72,3 +76,14 @@ class WorkQueue:
         del self._queue[:count]
         self._recent = None
         return done
+
+
+def checked_integer(name: str, value: Any, highest: int) -> int:
+    """Return an integer of any kind, refusing what would only fail later, inside a header."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= highest:
+        raise ConfigError(f"{name} = {value!r}; must be an integer from 0 to {highest:#x}")
+    return number

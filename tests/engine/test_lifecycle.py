@@ -232,3 +232,14 @@ async def test_several_planes_carry_equal_shares() -> None:
         for path in qp.statistics().paths:
             sent[path.plane] += path.sent_packets
     assert min(sent) > 0.4 * sum(sent)
+
+
+async def test_a_second_endpoint_connects_beside_many_queue_pairs_of_another() -> None:
+    """There are 256 tags for endpoint requests, and any number of queue pairs."""
+    async with mrc.listen("127.0.0.1:0") as listener, mrc.Endpoint() as first:
+        kept = []
+        for _ in range(300):
+            kept += [await first.connect(listener.url), await listener.accept()]
+        async with mrc.Endpoint() as second:
+            kept += [await second.connect(listener.url, timeout_s=5), await listener.accept()]
+        assert len({qp._connection.qp.tag for qp in kept[1::2]}) == 2  # noqa: SLF001 - the reason

@@ -26,8 +26,8 @@ def pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
     made: list[qp.QueuePair] = []
     create_qp = endpoint.Endpoint.create_qp
 
-    def create_near_the_wrap(self: endpoint.Endpoint) -> qp.QueuePair:
-        pair = create_qp(self)
+    def create_near_the_wrap(self: endpoint.Endpoint, user: str = "") -> qp.QueuePair:
+        pair = create_qp(self, user)
         pair.first_psn = PSN_MODULUS - request.param
         made.append(pair)
         return pair

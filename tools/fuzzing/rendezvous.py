@@ -229,7 +229,7 @@ def hello() -> dict[str, Any]:
 
     async def say() -> dict[str, Any]:
         engine = SilentEngine(HERE)
-        connection = Connection(engine, Channel(_Stream(), secured=True), connecting=False)
+        connection = Connection(engine, Channel(_Stream(), secured=True), "peer", connecting=False)
         said = connection.hello([engine.port_for(HERE, 0)])
         connection.abort()
         return cast(dict[str, Any], json.loads(json.dumps(said)))
