@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -19,6 +20,8 @@ TOOLS = Path(__file__).resolve().parent.parent
 LINE_BYTES_MAX = 8 << 20
 ERROR_BYTES_KEPT = 2000
 STOP_TIMEOUT_S = 3.0
+START_TIMEOUT_S = 20.0
+TRANSFER_TIMEOUT_S = 40.0
 MEMORY_POLL_S = 0.05
 """The peak is lost with the process: what it adds in its last moments may be missed."""
 
@@ -86,11 +89,19 @@ class Child:
         Raises:
             MeasurementError: it failed, took too long, or printed something else.
         """
+        return self._parsed(await self.text(timeout_s))
+
+    async def text(self, timeout_s: float) -> str:
+        """Return all of its output, and wait for its end.
+
+        Raises:
+            MeasurementError: it failed or took too long.
+        """
         text = await self._in_time(self._stdout.read(), timeout_s)
         status = await self.wait(timeout_s)
         if status != 0:
             raise self._failed(f"ended with status {status}")
-        return self._parsed(text.decode(errors="replace"))
+        return text.decode(errors="replace")
 
     async def wait(self, timeout_s: float) -> int:
         """Return its exit status.
@@ -179,7 +190,39 @@ async def running(name: str, *command: str) -> AsyncIterator[Child]:
         await child.stop()
 
 
-def worker(module: str, role: str, job: dict[str, Any]) -> AbstractAsyncContextManager[Child]:
-    """Start a role of one of the worker modules of this package, with its job as JSON."""
-    command = (sys.executable, "-m", f"benchmarks.{module}", role, json.dumps(job))
+def free_port() -> int:
+    """Return a TCP port of loopback that nobody had just now, for programs that cannot choose."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+    return port
+
+
+def worker(
+    module: str, role: str, job: dict[str, Any], *, package: str = "benchmarks"
+) -> AbstractAsyncContextManager[Child]:
+    """Start a role of one of the worker modules of a package of tools, with its job as JSON."""
+    command = (sys.executable, "-m", f"{package}.{module}", role, json.dumps(job))
     return running(f"{module} {role}", *command)
+
+
+async def transfer(
+    module: str,
+    job: dict[str, Any],
+    timeout_s: float = TRANSFER_TIMEOUT_S,
+    *,
+    package: str = "benchmarks",
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the roles `receive` and `send` of a worker module; return what sender and receiver tell.
+
+    What the receiver says first, such as its port, becomes part of the sender's job.
+
+    Raises:
+        MeasurementError: one of them failed or took too long.
+    """
+    async with worker(module, "receive", job, package=package) as receiver:
+        job = job | await receiver.receive(START_TIMEOUT_S)
+        async with worker(module, "send", job, package=package) as sender:
+            sent = await sender.receive(timeout_s)
+            received = await receiver.receive(timeout_s)
+    return sent, received

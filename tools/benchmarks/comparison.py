@@ -11,12 +11,15 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from benchmarks.child import MeasurementError, MissingError
 from benchmarks.context import Context
 
 GOODPUT = "goodput_gbps"
 """The metric that most variants have: payload gigabits a second."""
+GBPS, RATIO, COUNT, US, MS, MIB, KIB = "Gbit/s", "ratio", "count", "us", "ms", "MiB", "KiB"
+"""Units of rows."""
 FAILURES_MAX = 2
 """A variant that failed so often is not run again: each failure may have cost its whole timeout."""
 
@@ -38,6 +41,9 @@ Variant = Callable[[Context], Awaitable[Outcome]]
 """Measures one thing once. Raises MissingError or MeasurementError, and leaves nothing behind."""
 
 
+Better = Literal["more", "less"]
+
+
 @dataclass(frozen=True, slots=True)
 class RowSpec:
     """Where the numbers of a row come from.
@@ -47,16 +53,21 @@ class RowSpec:
         unit: of the numbers; a ratio has none.
         variant: key of a variant of the same comparison.
         metric: one of its metrics.
-        over: divide by the same metric of this variant in the same round.
-        wanted: what the number should be, in words; nothing enforces it.
+        over: divide by the largest of the same metric of these variants in the same round; one
+            that is missing is said, and the others stand for it.
+        must: what the number has to reach, if anything; nothing enforces it.
+        aim: what it should reach.
+        better: whether more or less of it is better.
     """
 
     name: str
     unit: str
     variant: str
     metric: str = GOODPUT
-    over: str | None = None
-    wanted: str = ""
+    over: tuple[str, ...] = ()
+    must: float | None = None
+    aim: float | None = None
+    better: Better = "more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +123,16 @@ class Row:
     max: float | None
     pairs: int
     samples: tuple[float, ...]
-    wanted: str
+    must: float | None
+    aim: float | None
+    better: Better
     notes: tuple[str, ...]
+
+    def reaches(self, bound: float | None) -> bool | None:
+        """Tell whether the median is as good as a bound; None without one of them."""
+        if self.median is None or bound is None:
+            return None
+        return self.median >= bound if self.better == "more" else self.median <= bound
 
 
 Round = dict[str, Outcome | Failure]
@@ -163,20 +182,16 @@ def make_row(comparison: str, spec: RowSpec, history: Sequence[Round]) -> Row:
     notes: dict[str, None] = {}
     status = Status.OK
     for done in history:
-        runs = [done[key] for key in (spec.variant, spec.over) if key is not None]
-        for run in runs:
-            if isinstance(run, Failure):
-                status = run.status
-                notes[run.why] = None
-        outcomes = [run for run in runs if isinstance(run, Outcome)]
-        if spec.over is None:
-            notes |= dict.fromkeys(note for run in outcomes for note in run.notes)
-        values = [run.metrics.get(spec.metric) for run in outcomes]
-        numbers = [value for value in values if value is not None]
-        if len(numbers) == len(runs):
-            samples.append(numbers[0] if spec.over is None else numbers[0] / numbers[1])
-        elif status is Status.OK:
-            status = Status.FAILED
+        run = done[spec.variant]
+        others = [done[key] for key in spec.over]
+        notes |= dict.fromkeys(each.why for each in (run, *others) if isinstance(each, Failure))
+        if not spec.over and isinstance(run, Outcome):
+            notes |= dict.fromkeys(run.notes)
+        sample = _sample(spec, run, others)
+        if isinstance(sample, Status):
+            status = sample
+        else:
+            samples.append(sample)
     return Row(
         comparison,
         spec.name,
@@ -187,9 +202,32 @@ def make_row(comparison: str, spec: RowSpec, history: Sequence[Round]) -> Row:
         max(samples, default=None),
         len(samples),
         tuple(samples),
-        spec.wanted,
+        spec.must,
+        spec.aim,
+        spec.better,
         tuple(notes),
     )
+
+
+def _sample(
+    spec: RowSpec, run: Outcome | Failure, others: Sequence[Outcome | Failure]
+) -> float | Status:
+    """The number that one round gives a row, or why it gives none."""
+    if isinstance(run, Failure):
+        return run.status
+    if spec.metric not in run.metrics:
+        return Status.FAILED
+    if not others:
+        return run.metrics[spec.metric]
+    failed = [each.status for each in others if isinstance(each, Failure)]
+    divisors = [
+        each.metrics[spec.metric]
+        for each in others
+        if isinstance(each, Outcome) and spec.metric in each.metrics
+    ]
+    if not divisors:
+        return failed[0] if failed else Status.FAILED
+    return run.metrics[spec.metric] / max(divisors)
 
 
 async def _measure(comparison: Comparison, key: str, context: Context) -> Outcome | Failure:

@@ -8,14 +8,12 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.child import MeasurementError, worker
+from benchmarks.child import MeasurementError, transfer
 from benchmarks.comparison import GOODPUT, Outcome
 from benchmarks.context import Context
 from benchmarks.mrc_worker import Job
 from mrc.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
-START_TIMEOUT_S = 20.0
-TRANSFER_TIMEOUT_S = 40.0
 KIB, GIB = 1 << 10, 1 << 30
 LOSS = 0.01
 SETTLE_NS = 200 * NS_PER_MS
@@ -148,11 +146,7 @@ async def _transfer(context: Context, job: Job) -> tuple[Report, Report]:
         MeasurementError: one of them failed, or what arrived is not what was sent.
     """
     plain = asdict(job) | {"seconds": context.settings.seconds, "seed": context.next_seed()}
-    async with worker("mrc_worker", "receive", plain) as receiver:
-        plain["url"] = (await receiver.receive(START_TIMEOUT_S))["url"]
-        async with worker("mrc_worker", "send", plain) as sender:
-            sent = await sender.receive(TRANSFER_TIMEOUT_S)
-            received = await receiver.receive(START_TIMEOUT_S)
+    sent, received = await transfer("mrc_worker", plain)
     if sent["sha256"] != received["sha256"]:
         raise MeasurementError("what was placed at the receiver differs from what was sent")
     return sent, received

@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from time import monotonic_ns, process_time_ns
@@ -22,12 +21,12 @@ import numpy as np
 import mrc
 from benchmarks.deadpath import PathWatch, kill_and_heal
 from benchmarks.lines import emit, run
+from benchmarks.meter import WALK_BYTES
+from benchmarks.work import Stream, tell_region, told_region
 from mrc.udp import FaultySockets
 from mrc.units import NS_PER_MS, NS_PER_S
 
-BUFFER_BYTES = 256 << 20
-BLOCK_BYTES = 16 << 20
-BLOCKS_IN_FLIGHT = 4
+BUFFER_BYTES = WALK_BYTES
 BIN_NS = 100 * NS_PER_MS
 
 Sample = tuple[int, int, int]
@@ -64,34 +63,6 @@ class Job:
         return mrc.Config(paths=self.paths, icrc=self.icrc)
 
 
-class Stream:
-    """Writes a buffer to the peer's, block by block, round and round.
-
-    Attributes:
-        done_bytes: placed at the peer so far.
-    """
-
-    def __init__(self, qp: mrc.QueuePair, data: memoryview, target: mrc.RemoteRegion) -> None:
-        self.done_bytes = 0
-        self._qp = qp
-        self._data = data
-        self._target = target
-        self._offsets = itertools.cycle(range(0, data.nbytes, BLOCK_BYTES))
-
-    async def write_while(self, wanted: Callable[[], bool]) -> None:
-        """Write as long as it is wanted; done when all of it is placed."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(BLOCKS_IN_FLIGHT):
-                group.create_task(self._write_while(wanted))
-
-    async def _write_while(self, wanted: Callable[[], bool]) -> None:
-        while wanted():
-            offset = next(self._offsets)
-            block = self._data[offset : offset + BLOCK_BYTES]
-            await self._qp.write(block, self._target, offset)
-            self.done_bytes += block.nbytes
-
-
 async def receive(job: Job) -> None:
     """Take what is written, and tell how it came in."""
     buffer = bytearray(BUFFER_BYTES)
@@ -99,7 +70,7 @@ async def receive(job: Job) -> None:
     async with mrc.listen("127.0.0.1:0", config=job.config, lock=lock) as listener:
         emit({"url": listener.url})
         async with await listener.accept() as qp:
-            await qp.channel.send(qp.register(buffer).remote.to_json())
+            await tell_region(qp, buffer)
             placed: list[Sample] = []
             sampling = asyncio.ensure_future(_sample(qp, placed))
             await qp.channel.receive()
@@ -128,8 +99,7 @@ async def send(job: Job) -> None:
     buffer = np.random.default_rng(job.seed).integers(0, 256, BUFFER_BYTES, np.uint8)
     faults = FaultySockets(seed=job.seed) if job.loss or job.dead_path else None
     async with mrc.connect(job.url, config=job.config, sockets=faults) as qp:
-        target = mrc.RemoteRegion.from_json_untrusted(await qp.channel.receive())
-        stream = Stream(qp, buffer.data, target)
+        stream = Stream(qp, buffer.data, await told_region(qp))
         watch = PathWatch(qp)
         # The first pass touches all memory and opens the window; it is not measured.
         await stream.write_while(lambda: stream.done_bytes < BUFFER_BYTES)
@@ -155,8 +125,7 @@ async def _measure(
             result["dead_path"] = await kill_and_heal(qp, faults, watch, job.seed)
             wanted = False
     else:
-        end_ns = began_ns + int(job.seconds * NS_PER_S)
-        await stream.write_while(lambda: monotonic_ns() < end_ns)
+        await stream.write_for(job.seconds)
     ended_ns = monotonic_ns()
     result |= {
         "began_ns": began_ns,

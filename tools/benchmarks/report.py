@@ -21,9 +21,9 @@ from rich.text import Text
 from benchmarks.comparison import Failure, Outcome, Row
 from mrc.udp import probe_caps
 
-NUMBERS = ("median", "min", "max", "pairs")
-SCHEMA = "mrc-bench/1"
-PACKAGES = ("mrc-transport", "numpy", "isal", "uvloop", "cryptography", "aioquic")
+NUMBERS = ("median", "min", "max", "pairs", "must", "aim")
+SCHEMA = "mrc-bench/2"
+PACKAGES = ("mrc-transport", "numpy", "isal", "uvloop", "cryptography", "aioquic", "kcp")
 
 
 def machine() -> dict[str, Any]:
@@ -74,14 +74,15 @@ def run_line(comparison: str, variant: str, run: Outcome | Failure) -> str:
 def print_table(rows: Sequence[Row], console: Console) -> None:
     """Print all rows, and below them what is to be said about some."""
     table = Table("", box=box.SIMPLE)
-    for title in ("median", "min", "max", "pairs", "unit", "wanted"):
+    for title in ("median", "min", "max", "pairs", "unit", "must", "aim", "reached"):
         justify: Literal["left", "right"] = "right" if title in NUMBERS else "left"
         table.add_column(title, justify=justify, no_wrap=True, min_width=len(title))
     noted: dict[str, int] = {}
     for row, following in zip_longest(rows, rows[1:]):
         marks = [f"[{noted.setdefault(note, len(noted) + 1)}]" for note in row.notes]
         name = Text(" ".join([row.name, *marks]))
-        table.add_row(name, *_numbers(row), str(row.pairs), row.unit, row.wanted)
+        bounds = [_bound(row, row.must), _bound(row, row.aim), _reached(row)]
+        table.add_row(name, *_numbers(row), str(row.pairs), row.unit, *bounds)
         if following is not None and following.comparison != row.comparison:
             table.add_section()
     console.print(table)
@@ -93,6 +94,22 @@ def _numbers(row: Row) -> list[str]:
     """Median, minimum and maximum, or why there are none."""
     found = [_number(value) for value in (row.median, row.min, row.max) if value is not None]
     return found or [row.status.value, "", ""]
+
+
+def _bound(row: Row, bound: float | None) -> str:
+    """What the median is held against."""
+    if bound is None:
+        return ""
+    return f"{'>' if row.better == 'more' else '<'}= {_number(bound)}"
+
+
+def _reached(row: Row) -> str:
+    """How far the median got."""
+    if row.reaches(row.aim):
+        return "aim"
+    if row.reaches(row.must):
+        return "must"
+    return "" if row.reaches(row.must) is None and row.reaches(row.aim) is None else "short"
 
 
 def document(

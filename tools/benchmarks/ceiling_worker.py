@@ -1,0 +1,122 @@
+"""UDP_SEGMENT and UDP_GRO from plain Python, with nothing else done: `receive JOB`, `send JOB`.
+
+No headers, no reliability, no flow control: what any transport in Python can at most reach here.
+The datagrams are as large as those of mrc, and a run of them takes as many source ports in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import cycle
+from time import monotonic_ns
+
+from benchmarks.lines import emit, run
+from benchmarks.meter import WALK_BYTES, WARM_UP_S, Meter, touched
+from mrc.udp.linux import SOL_UDP, UDP_GRO, UDP_SEGMENT
+from mrc.udp.options import set_buffer
+from mrc.units import NS_PER_S
+
+HEADER_BYTES, PAYLOAD_BYTES, PACKETS = 40, 4096, 15
+"""Headers and iCRC of mrc together; they stand in front here."""
+DATAGRAM_BYTES = HEADER_BYTES + PAYLOAD_BYTES
+RUN_BYTES = PACKETS * DATAGRAM_BYTES
+BUFFER_BYTES = 16 << 20
+SILENCE = struct.pack("ll", 1, 0)
+"""Seconds and microseconds after which the datagrams that mark the end were lost: kept by the
+kernel, since a timeout of Python's costs another system call each time."""
+END = b"."
+
+Pieces = list[memoryview]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the two sides do.
+
+    Attributes:
+        memory: where datagrams come from and go to: "hot", one buffer again and again; "walking",
+            64 MiB from end to end; "placed", the same with payloads packed tightly and headers
+            apart, as remote writes need it.
+        sources: source ports.
+        seconds: how long to send.
+        port: where the receiver is, for the sender.
+    """
+
+    memory: str
+    sources: int
+    seconds: float
+    port: int = 0
+
+
+def runs_of(memory: str) -> list[Pieces]:
+    """Return the runs that a side goes through in turn, as pieces of memory for one system call."""
+    if memory == "placed":
+        return list(_placed(memoryview(touched(WALK_BYTES))))
+    size = RUN_BYTES if memory == "hot" else WALK_BYTES
+    flat = memoryview(touched(size))
+    return [[flat[i : i + RUN_BYTES]] for i in range(0, size - RUN_BYTES + 1, RUN_BYTES)]
+
+
+def _placed(payloads: memoryview) -> Iterator[Pieces]:
+    """Pieces that leave headers in one small buffer and payloads side by side."""
+    headers = memoryview(bytearray(PACKETS * HEADER_BYTES))
+    step = PACKETS * PAYLOAD_BYTES
+    for start in range(0, payloads.nbytes - step + 1, step):
+        pieces: Pieces = []
+        for i in range(PACKETS):
+            pieces.append(headers[i * HEADER_BYTES : (i + 1) * HEADER_BYTES])
+            first = start + i * PAYLOAD_BYTES
+            pieces.append(payloads[first : first + PAYLOAD_BYTES])
+        yield pieces
+
+
+async def receive(job: Job) -> None:
+    """Take runs until one datagram tells that it was the last."""
+    meter = Meter()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(SOL_UDP, UDP_GRO, 1)
+        set_buffer(sock, socket.SO_RCVBUF, BUFFER_BYTES)
+        sock.bind(("127.0.0.1", 0))
+        runs = cycle(runs_of(job.memory))
+        emit({"port": sock.getsockname()[1]})
+        with suppress(BlockingIOError):
+            while (byte_count := sock.recvmsg_into(next(runs), 64)[0]) != len(END):
+                meter.add(byte_count)
+                if meter.total_bytes == byte_count:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SILENCE)
+    emit(meter.report() | {"total": meter.total_bytes})
+
+
+async def send(job: Job) -> None:
+    """Send runs until the time is up."""
+    runs = cycle(runs_of(job.memory))
+    socks = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(job.sources)]
+    for sock in socks:
+        sock.setsockopt(SOL_UDP, UDP_SEGMENT, DATAGRAM_BYTES)
+        sock.connect(("127.0.0.1", job.port))
+    end_ns = monotonic_ns() + int((job.seconds + WARM_UP_S) * NS_PER_S)
+    sent = 0
+    for sendmsg in cycle([sock.sendmsg for sock in socks]):
+        sent += sendmsg(next(runs))
+        if monotonic_ns() >= end_ns:
+            break
+    for sock in socks:
+        sock.send(END)
+        sock.close()
+    emit({"total": sent})
+
+
+def main(role: str, job: str) -> None:
+    """Play a role, `receive` or `send`."""
+    roles = {"receive": receive, "send": send}
+    run(roles[role](Job(**json.loads(job))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
