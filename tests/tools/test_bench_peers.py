@@ -94,7 +94,7 @@ def test_what_arrives_during_the_warm_up_is_not_measured(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["hot", "walking", "placed"])
+@pytest.mark.parametrize("memory", ["hot", "walking", "scattered", "placed"])
 def test_the_ceiling_moves_whole_runs(memory: str) -> None:
     """Both processes run, and no more arrives than was sent."""
     job = ceiling_worker.Job(memory=memory, sources=2, seconds=0.05)

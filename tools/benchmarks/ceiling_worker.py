@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from itertools import cycle
 from time import monotonic_ns
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.lines import emit, run
 from benchmarks.meter import WALK_BYTES, WARM_UP_S, Meter, touched
 from mrc.udp.linux import SOL_UDP, UDP_GRO, UDP_SEGMENT
@@ -33,6 +36,7 @@ kernel, since a timeout of Python's costs another system call each time."""
 END = b"."
 
 Pieces = list[memoryview]
+Rows = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +45,9 @@ class Job:
 
     Attributes:
         memory: where datagrams come from and go to: "hot", one buffer again and again; "walking",
-            64 MiB from end to end; "placed", the same with payloads packed tightly and headers
-            apart, as remote writes need it.
+            64 MiB from end to end; "scattered", the same with payloads packed tightly and headers
+            apart, by the kernel; "placed", the same by a copy after receipt, as whoever checks a
+            packet before he lets it touch memory must do.
         sources: source ports.
         seconds: how long to send.
         port: where the receiver is, for the sender.
@@ -56,14 +61,14 @@ class Job:
 
 def runs_of(memory: str) -> list[Pieces]:
     """Return the runs that a side goes through in turn, as pieces of memory for one system call."""
-    if memory == "placed":
-        return list(_placed(memoryview(touched(WALK_BYTES))))
+    if memory in {"scattered", "placed"}:
+        return list(_scattered(memoryview(touched(WALK_BYTES))))
     size = RUN_BYTES if memory == "hot" else WALK_BYTES
     flat = memoryview(touched(size))
     return [[flat[i : i + RUN_BYTES]] for i in range(0, size - RUN_BYTES + 1, RUN_BYTES)]
 
 
-def _placed(payloads: memoryview) -> Iterator[Pieces]:
+def _scattered(payloads: memoryview) -> Iterator[Pieces]:
     """Pieces that leave headers in one small buffer and payloads side by side."""
     headers = memoryview(bytearray(PACKETS * HEADER_BYTES))
     step = PACKETS * PAYLOAD_BYTES
@@ -76,6 +81,16 @@ def _placed(payloads: memoryview) -> Iterator[Pieces]:
         yield pieces
 
 
+def _copies(run: memoryview) -> list[tuple[Rows, Rows]]:
+    """Return, for all places of the walk in turn, rows of payloads to copy to and from."""
+    rows = np.frombuffer(run, np.uint8).reshape(PACKETS, DATAGRAM_BYTES)[:, HEADER_BYTES:]
+    memory = np.frombuffer(touched(WALK_BYTES), np.uint8)
+    size = rows.size
+    return [
+        (memory[i : i + size].reshape(rows.shape), rows) for i in range(0, len(memory) - size, size)
+    ]
+
+
 async def receive(job: Job) -> None:
     """Take runs until one datagram tells that it was the last."""
     meter = Meter()
@@ -83,10 +98,13 @@ async def receive(job: Job) -> None:
         sock.setsockopt(SOL_UDP, UDP_GRO, 1)
         set_buffer(sock, socket.SO_RCVBUF, BUFFER_BYTES)
         sock.bind(("127.0.0.1", 0))
-        runs = cycle(runs_of(job.memory))
+        runs = cycle(runs_of("hot" if job.memory == "placed" else job.memory))
+        place = cycle(_copies(next(runs)[0])) if job.memory == "placed" else None
         emit({"port": sock.getsockname()[1]})
         with suppress(BlockingIOError):
             while (byte_count := sock.recvmsg_into(next(runs), 64)[0]) != len(END):
+                if place is not None:
+                    np.copyto(*next(place))
                 meter.add(byte_count)
                 if meter.total_bytes == byte_count:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SILENCE)

@@ -23,8 +23,13 @@ async def ceiling_walking(context: Context) -> Outcome:
     return await _ceiling(context, "walking")
 
 
+async def ceiling_scattered(context: Context) -> Outcome:
+    """Walk through 64 MiB on both sides; the kernel gathers payloads there and scatters them."""
+    return await _ceiling(context, "scattered")
+
+
 async def ceiling_placed(context: Context) -> Outcome:
-    """Walk through 64 MiB on both sides, payloads gathered from there and scattered to there."""
+    """Walk through 64 MiB on both sides; payloads are copied there after they were received."""
     return await _ceiling(context, "placed")
 
 
