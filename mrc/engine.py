@@ -282,7 +282,9 @@ class Engine:
         have the peer take for lost what waits at the next. Who was told what came in runs before
         the pump does, so that what he sends goes out with it.
         """
-        self._receive(port_index, hurry=self._unheard is None)
+        # Not twice before losses are judged: immediates without end must not put that off.
+        hurry = self._unheard is None and not self.endpoint.undecided
+        self._receive(port_index, hurry=hurry)
         self._deliver_events()
         self.kick()
         if self._unheard is not None:

@@ -36,7 +36,7 @@ class Signal:
         self._is_set = False
 
     async def wait(self) -> None:
-        """Return when it is set, or was."""
+        """Return when it is set, or was when it woke us."""
         if not self._is_set:
             await _turn(self._waiting)
 
@@ -77,7 +77,7 @@ class Mailbox(Generic[T]):
         """
         while not self._items:
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)
             await _turn(self._waiting)
         return self._items.pop(0)
 

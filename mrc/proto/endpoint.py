@@ -92,7 +92,7 @@ class Endpoint:
         self._ready: deque[QueuePair] = deque()
         self._owing: QueuePair | None = None
         """The one whose run was sent last, if it has yet to answer what came in."""
-        self._undecided: list[QueuePair] = []
+        self._undecided: dict[int, QueuePair] = {}
         """Those that were asked for runs while not all was heard, and may find losses when it is.
         """
         self._ready_qpns: set[int] = set()
@@ -235,8 +235,7 @@ class Endpoint:
         self._tags.give_back(qp.tag_user)
         if self._owing is qp:
             self._owing = None
-        if qp in self._undecided:
-            self._undecided.remove(qp)
+        self._undecided.pop(qp.qpn, None)
         if qp.qpn in self._ready_qpns:
             self._ready_qpns.discard(qp.qpn)
             self._ready.remove(qp)
@@ -306,7 +305,7 @@ class Endpoint:
             self._queue_replies(self._owing, now_ns)
             self._owing = None
         if all_heard and self._undecided:
-            for qp in self._undecided:
+            for qp in self._undecided.values():
                 self.wake(qp)
             self._undecided.clear()
         while True:
@@ -330,7 +329,7 @@ class Endpoint:
             self._ready.popleft()
             self._ready_qpns.discard(qp.qpn)
             if not all_heard:
-                self._undecided.append(qp)
+                self._undecided[qp.qpn] = qp
 
     def next_deadline_ns(self) -> int | None:
         """Return when `advance` should be called, or None when no timer runs."""
@@ -350,6 +349,11 @@ class Endpoint:
             elif owner.next_deadline_ns() <= now_ns:
                 self._advance_qp(owner, now_ns)
             self._arm(owner)
+
+    @property
+    def undecided(self) -> bool:
+        """Tell whether a queue pair waits for a `transmit` at which all is heard."""
+        return bool(self._undecided)
 
     @property
     def has_immediate(self) -> bool:

@@ -105,6 +105,8 @@ def bytes_of(buffer: Any) -> NDArray[np.uint8]:
         raise ConfigError(f"not a buffer of bytes: {error}") from error
     if view.nbytes == 0:
         raise ConfigError("the buffer is empty; MRC moves 1 byte to 2^32 - 1 bytes")
+    if "O" in view.format:
+        raise ConfigError("the buffer holds Python objects: their addresses mean nothing elsewhere")
     if not view.c_contiguous:
         raise ConfigError("the buffer is not contiguous; copy it first (numpy.ascontiguousarray)")
     return np.frombuffer(buffer, np.uint8)

@@ -24,7 +24,7 @@ from mrc.wire.seal import Seal
 
 BASE_RTT_NS_UNKNOWN = 200_000
 """Taken for the idle round trip before the first one is measured."""
-_RECEIVE_BUFFER_SHARE = 4
+_RECEIVE_BUFFER_SHARE = 2
 """The window takes at most this part of the peer's socket buffer: the kernel charges small packets
 with two to three times their size."""
 

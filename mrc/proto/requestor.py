@@ -2,13 +2,16 @@
 
 It decides what to send next and keeps the in-flight window; what counts as lost is in `loss`, how
 much may be in flight in `nscc`, over which EV in `paths`, how bytes are laid out in `packetizer`.
+
+Reason for the length: sending, feedback and timers turn on one window and its dozen counters, and
+each of them changes what the others may do next.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mrc.errors import ConfigError
 from mrc.proto.config import MESSAGE_BYTES_MAX, PSNS_PER_MPR, Config, QpAttributes
@@ -23,7 +26,7 @@ from mrc.proto.peer import Peer
 from mrc.proto.retry import PROBE_NS_MIN, RetryTimer
 from mrc.proto.runs import DataRun, PathFault
 from mrc.proto.statistics import DropReason, Drops, RequestorStatistics
-from mrc.proto.window import LOST, Acked, SendWindow
+from mrc.proto.window import LOST, SENT_AT_ONCE_MAX, Acked, SendWindow
 from mrc.proto.work import WorkQueue, WorkRequest, checked_integer
 from mrc.wire.control import Ack, Nack, NackReason, Probe, Sack, SackMark, Syndrome, timestamp
 from mrc.wire.psn import from_wire, to_wire, wire_difference
@@ -46,6 +49,19 @@ _NAK_FAILURES: dict[int, QpFailure] = {
     Syndrome.NAK_REMOTE_ACCESS: QpFailure.REMOTE_ACCESS,
     Syndrome.NAK_REMOTE_OPERATION: QpFailure.REMOTE_OPERATION,
 }
+
+
+class _Planned(NamedTuple):
+    """A run that is noted as sent and waits to be built."""
+
+    work: WorkRequest
+    psn: int
+    packets: int
+    path: Path
+    again: bool
+    ack_request: bool
+    sent_ns: int
+    """What the packets say, and what is remembered of them."""
 
 
 @dataclass(slots=True)
@@ -114,6 +130,7 @@ class Requestor:
         self._rqmsn_done = 0
         self._transport_acked = local.first_psn - 1
         self._lost: list[int] = []
+        self._planned: list[_Planned] = []
         self._hold_until_ns = 0
         self._forced = False
         self._mpr_psns = remote.mpr_psns
@@ -176,40 +193,88 @@ class Requestor:
         """Build the next run into the buffer, or return None when nothing may be sent now."""
         if self.failure is not None:
             return None
+        if not self._planned:
+            self._plan(now_ns, all_heard=all_heard)
+            if not self._planned:
+                return None
+        return self._build(run, self._planned.pop(0))
+
+    def _plan(self, now_ns: int, *, all_heard: bool) -> None:
+        """Choose what is sent next and note it as sent: one run, or several whole ones at once.
+
+        To choose costs as much as to build, and little more for several runs than for one.
+        """
         if all_heard:
             for psn in self.loss.verdicts():
                 self._lose(psn, now_ns)
-        again = self._next_lost(now_ns)
-        stretch = again or self._next_new()
+        lost = self._next_lost(now_ns)
+        stretch = lost or self._next_new()
         if stretch is None:
-            return None
+            return
         work, psn, count = stretch
-        avoid = int(self.window.ev[self.window.index(psn)]) if again else -1
-        path = self._paths.choose(avoid)
-        if path is None:
-            return None
+        again = lost is not None
+        if again:
+            path = self._paths.choose(int(self.window.ev[self.window.index(psn)]))
+            paths = [path] if path is not None else []
+        else:
+            paths = self._paths_for(self._whole_runs(work, psn, count))
+        if not paths:
+            return
         if again:
             del self._lost[:count]
-        self._enter(work, psn, count, path, now_ns, again=bool(again))
+        self._enter(work, psn, count, paths, now_ns, again=again)
         # Whoever cannot go on without a SACK asks for one.
-        ack_request = (
-            bool(again) or self._forced or self.nscc.wants_ack() or not self._new_packets()
-        )
+        ack_request = again or self._forced or self.nscc.wants_ack() or not self._new_packets()
         self._forced = False
+        last = len(paths) - 1
+        self._planned = [
+            _Planned(work, psn + i * count, count, path, again, ack_request and i == last, now_ns)
+            for i, path in enumerate(paths)
+        ]
+
+    def _whole_runs(self, work: WorkRequest, psn: int, count: int) -> int:
+        """Return how many runs like this one may follow each other now, itself included.
+
+        More than one only if all are of whole packets of one message, as many as a run can hold:
+        on a slow link, where runs are shorter, what is chosen early is sent late.
+        """
+        if count < self._packetizer.packets_max:
+            return 1
+        packets = min(
+            SENT_AT_ONCE_MAX,
+            work.last_psn - psn,
+            self.window.una + self._mpr_psns - psn,
+            self.window.room_to_edge(psn),
+            self._allowed_packets(),
+        )
+        return max(1, packets // count)
+
+    def _paths_for(self, runs: int) -> list[Path]:
+        """Return EVs for that many runs, or for as many as there is one."""
+        paths = []
+        for _ in range(runs):
+            path = self._paths.choose()
+            if path is None:
+                break
+            paths.append(path)
+        return paths
+
+    def _build(self, run: RunBuffer, planned: _Planned) -> DataRun:
+        work, psn, count, path, again, ack_request, sent_ns = planned
         source, destination = self._peer.flow(path)
         byte_count = self._packetizer.build(
             run,
             work,
             psn,
             count,
-            timestamp=timestamp(now_ns),
-            rtx=bool(again),
+            timestamp=timestamp(sent_ns),
+            rtx=again,
             ack_request=ack_request,
             source=source,
             destination=destination,
         )
         segment = self._packetizer.segment_bytes if count > 1 else byte_count
-        return DataRun(byte_count, segment, path, psn, count, bool(again))
+        return DataRun(byte_count, segment, path, psn, count, again)
 
     def _next_lost(self, now_ns: int) -> tuple[WorkRequest, int, int] | None:
         """Return the next stretch to retransmit, as far as the window allows."""
@@ -299,28 +364,38 @@ class Requestor:
         return max(1, min(self._run_packets_max, int(share)))
 
     def _enter(
-        self, work: WorkRequest, psn: int, count: int, path: Path, now_ns: int, *, again: bool
+        self,
+        work: WorkRequest,
+        psn: int,
+        count: int,
+        paths: list[Path],
+        now_ns: int,
+        *,
+        again: bool,
     ) -> None:
-        """Note the packets of a run in the in-flight window and in the counters."""
+        """Note the packets of runs in the in-flight window and in the counters."""
         window = self.window
         if not window.outstanding:
             self.retry.restart(now_ns)
-        tail_bytes = self._packetizer.packet_bytes(work, psn + count - 1) + _NOMINAL_BYTES
+        packets = count * len(paths)
+        tail_bytes = self._packetizer.packet_bytes(work, psn + packets - 1) + _NOMINAL_BYTES
         if again:
-            window.send_again(psn, count, path.index, now_ns)
+            window.send_again(psn, count, paths[0].index, now_ns)
         else:
-            window.send_new(count, path.index, now_ns, self._packet_bytes, tail_bytes)
-        total = (count - 1) * self._packet_bytes + tail_bytes
+            evs = [path.index for path in paths]
+            window.send_new(count, evs, now_ns, self._packet_bytes, tail_bytes)
+        total = (packets - 1) * self._packet_bytes + tail_bytes
         self.nscc.on_send(total)
         self._uncredited_bytes += total
-        self._paths.on_sent(path, count, retransmission=again)
+        for path in paths:
+            self._paths.on_sent(path, count, retransmission=again)
         self.retry.on_sent(now_ns)
-        self._counters.packets += count
+        self._counters.packets += packets
         if again:
-            self._counters.retransmitted += count
+            self._counters.retransmitted += packets
         else:
             rest = len(work.data) - (psn - work.first_psn) * self._packetizer.mtu
-            self._counters.payload_bytes += min(count * self._packetizer.mtu, rest)
+            self._counters.payload_bytes += min(packets * self._packetizer.mtu, rest)
 
     # Feedback.
 

@@ -26,9 +26,9 @@ from mrc.wire.writes import Write
 
 _SACK_PACKET_BYTES_MIN = 1024
 """What a small packet counts towards the SACK trigger (MRC 1.0 §7.5.2, UET ACK_Gen_Min_Pkt_Add)."""
-SACK_SPACING_NS = 100_000
-"""Least time between SACKs that volume alone causes; at 1 Gbit/s the byte trigger is as long."""
-_SACK_TRIGGERS_MAX = 8
+SACK_SPACING_NS = 200_000
+"""Least time between SACKs that volume alone causes; at 650 Mbit/s the byte trigger is as long."""
+_SACK_TRIGGERS_MAX = 16
 """Byte triggers after which a SACK goes out whatever the time."""
 _PENALTY_HALF = 64
 T = TypeVar("T")

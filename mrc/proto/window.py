@@ -9,13 +9,11 @@ acknowledgements, costs a few KiB, and there may be thousands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mrc.wire.runs import RUN_PACKETS_MAX
 
 FREE, SENT, LOST = 0, 1, 2
 """States of a PSN at the requestor: not in flight; in flight; found lost and waiting for its
@@ -27,7 +25,9 @@ RING_PSNS_MIN = 16
 REMEMBERED_NS = 1_000_000_000
 """How long the send window remembers what it sent, as far as its full size allows: of a packet that
 comes later nobody sees that it was called lost for nothing."""
-_COUNTING = np.arange(RUN_PACKETS_MAX, dtype=np.int64)
+SENT_AT_ONCE_MAX = 128
+"""Packets that are entered together at most: eight runs of 15."""
+_COUNTING = np.arange(SENT_AT_ONCE_MAX, dtype=np.int64)
 
 
 def ring_size(window_psns: int) -> int:
@@ -112,22 +112,25 @@ class SendWindow:
     # Sending.
 
     def send_new(
-        self, count: int, ev: int, now_ns: int, size_bytes: int, last_bytes: int | None = None
+        self, count: int, evs: Sequence[int], now_ns: int, size_bytes: int, last_bytes: int
     ) -> None:
-        """Enter the next `count` PSNs, of one run at most; they must not cross the ring's edge.
+        """Enter the next PSNs: `count` for each of these EVs, SENT_AT_ONCE_MAX together at most.
 
-        All are of one size, but for the last where another is given.
+        They must not cross the ring's edge. All packets are of one size, but for the last.
         """
+        total = count * len(evs)
         if self.size < self.size_max:
-            self._make_room(count, now_ns)
-        at = self._at(self.nxt, count)
+            self._make_room(total, now_ns)
+        first = self.nxt
+        at = self._at(first, total)
         self.retries[at] = 0
-        self._enter(at, count, ev, now_ns)
+        self._enter(at, total, evs[0], now_ns)
+        for i, ev in enumerate(evs[1:], 1):
+            self.ev[self._at(first + i * count, count)] = ev
         self.bytes[at] = size_bytes
-        if last_bytes is not None:
-            self.bytes[self.index(self.nxt + count - 1)] = last_bytes
-        self.nxt += count
-        self.outstanding += count
+        self.nxt += total
+        self.outstanding += total
+        self.bytes[self.index(self.nxt - 1)] = last_bytes
 
     def _make_room(self, count: int, now_ns: int) -> None:
         """Make the ring longer when what is in flight, or was sent of late, asks for it."""
@@ -143,7 +146,9 @@ class SendWindow:
 
     def _lengthen(self, size: int) -> None:
         """Go over to a longer ring: what did not cross the edge does not cross the new one."""
-        psns = np.arange(max(self._first, self.nxt - self.size), self.nxt)
+        # What is forgotten by now is not remembered again because there is more room.
+        self._first = max(self._first, self.nxt - self.size)
+        psns = np.arange(self._first, self.nxt)
         before = psns & self._mask
         self.size = size
         self._mask = size - 1

@@ -118,6 +118,8 @@ class RunBuffer:
         self._opened: memoryview | None = None
         self._nonces: Nonces | None = None
         self.scratch = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
+        self.scratch_opcodes = self.scratch.view(np.uint8)[:, 3 if np.little_endian else 0]
+        """The highest byte of each row's first word."""
         self.scratch_2 = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
 
     @property
@@ -235,9 +237,13 @@ class SegmentViews:
     # Reading a run.
 
     def read_headers(self, count: int) -> U32:
-        """Return the header words of `count` rows in host order; valid until the next call."""
+        """Return the header words of `count` rows in host order; valid until the next call.
+
+        Opcodes are left out, as 0: they differ within a run, and `opcodes` has them.
+        """
         words = self._run.scratch[:count]
         np.copyto(words, self._headers[:count])
+        self._run.scratch_opcodes.fill(0)
         return words
 
     def read_row(self) -> tuple[int, ...]:
@@ -279,8 +285,8 @@ class SegmentViews:
             return False
         steps = self._run.scratch_2[:count]
         np.subtract(words, words[0], out=steps)
-        steps[:, WORD_BTH] &= 0x00FFFFFF
-        steps[:, WORD_PSN] &= _WITHOUT_ACK_REQUEST
+        if self.ack_requested(0, count):
+            steps[:, WORD_PSN] &= _WITHOUT_ACK_REQUEST
         return steps.tobytes() == self._pattern_bytes[: steps.nbytes]
 
     def bad_icrcs(self, count: int, seed: int) -> NDArray[np.intp] | None:
@@ -296,7 +302,6 @@ def split_runs(words: U32, opcodes: bytes, payload_bytes: int) -> list[tuple[int
     """Cut rows into the longest stretches that each are one run: [(start, end), ...]."""
     count = len(opcodes)
     steps = np.diff(words, axis=0)
-    steps[:, WORD_BTH] &= 0x00FFFFFF
     steps[:, WORD_PSN] &= _WITHOUT_ACK_REQUEST
     joined = (steps == pattern(payload_bytes)[1]).all(axis=1)
     cuts = [

@@ -109,3 +109,19 @@ async def test_a_run_is_one_system_call_at_either_end(connect: Connect) -> None:
         received = [receiver.statistics() for receiver in theirs._receivers]  # noqa: SLF001
         assert sum(each.datagrams for each in sent) >= 8 * sum(each.calls for each in sent)
         assert sum(each.datagrams for each in received) >= 8 * sum(each.calls for each in received)
+
+
+@pytest.mark.asyncio
+async def test_immediates_without_end_do_not_put_off_the_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading is broken off for an immediate only when nobody waits until all is heard."""
+    async with mrc.Endpoint() as endpoint:
+        engine, hurries = endpoint.engine, list[bool]()
+        monkeypatch.setattr(engine, "_receive", lambda _, *, hurry: hurries.append(hurry))
+        engine._on_readable(0)  # noqa: SLF001 - what the loop calls
+        engine.endpoint._undecided[1] = None  # type: ignore[assignment]  # noqa: SLF001
+        engine._on_readable(0)  # noqa: SLF001
+        engine.endpoint._undecided.clear()  # noqa: SLF001
+        engine._on_readable(0)  # noqa: SLF001
+        assert hurries == [True, False, True]

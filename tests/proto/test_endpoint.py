@@ -19,8 +19,10 @@ from mrc.proto.statistics import DropReason
 from mrc.wire.control import (
     EndpointOp,
     EndpointRequest,
+    timestamp,
 )
 from mrc.wire.fields import Opcode
+from mrc.wire.writes import Write
 from tests.support.filters import Tap, black_hole, lose
 from tests.support.packets import Forger
 from tests.support.pair import MS, UDP_PORT, US, Pair, S
@@ -318,3 +320,40 @@ def test_a_queue_pair_is_busy_until_its_work_is_done_or_it_ends() -> None:
     pair.post(b"x")
     pair.a.endpoint.fail_qp(pair.a.qp, QpFailure.LOCAL_CLOSE, pair.now_ns)
     assert busy == set()
+
+
+def test_a_destroyed_queue_pair_is_not_asked_again_when_all_is_heard() -> None:
+    """It waited for a verdict when it was destroyed: nothing more is sent of it."""
+    pair = Pair()
+    endpoint = pair.a.endpoint
+    for _ in range(3):
+        endpoint.wake(pair.a.qp)
+        assert endpoint.transmit(pair.now_ns, all_heard=False) is None
+        assert endpoint.undecided
+    endpoint.destroy_qp(pair.a.qp)
+    assert not endpoint.undecided
+    assert endpoint.transmit(pair.now_ns) is None
+
+
+def test_whole_runs_are_chosen_several_at_once_and_leave_one_by_one() -> None:
+    """Their packets carry the time at which they were noted as sent, whenever they are built."""
+    pair = Pair(Config(mtu=4096, paths=4, backup_paths=0))
+    pair.transfer(bytes(4 << 20))  # the ring has grown
+    pair.filters.append(black_hole(lambda _: True))
+    pair.post(bytes(4 << 20))
+    requestor = pair.a.requestor
+    requestor.nscc.cwnd = 1e6
+    first = pair.a.endpoint.transmit(pair.now_ns)
+    assert first is not None
+    assert (first.packets, requestor.window.outstanding) == (15, 8 * 15)
+    sent_ns = pair.now_ns
+    evs = [first.ev_index]
+    for turn in range(1, 8):
+        run = pair.a.endpoint.transmit(pair.now_ns + turn * 50 * US)
+        assert run is not None
+        assert run.psn == first.psn + 15 * turn
+        write = Write.decode_untrusted(run.memory[: run.segment_bytes])
+        assert write.tx_timestamp == timestamp(sent_ns)
+        evs.append(run.ev_index)
+    assert sorted(evs) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert requestor.window.outstanding == 8 * 15

@@ -49,6 +49,7 @@ def test_any_writable_buffer_is_a_region(buffer: Any) -> None:
         (b"12345678", "read-only"),
         (bytearray(), "empty"),
         (memoryview(bytearray(8))[::2], "not contiguous"),
+        (np.array([b"x", 1], object), "Python objects"),
     ],
 )
 def test_what_cannot_be_a_region(buffer: Any, message: str) -> None:

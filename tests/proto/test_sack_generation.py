@@ -169,18 +169,18 @@ def test_byte_trigger(size: int, count: int) -> None:
 
 
 def test_byte_trigger_keeps_its_distance() -> None:
-    """Volume alone causes a SACK at most each 100 us, or after eight times the trigger."""
+    """Volume alone causes a SACK at most each 200 us, or after sixteen times the trigger."""
     b = Responding()
     b.settle()
-    for place in range(1, 129):
+    for place in range(1, 257):
         b.write(place)
         assert not b.pair.b.responder.owes_reply
-    b.write(129)
-    assert b.sack().cack_psn == b.first_psn + 129
+    b.write(257)
+    assert b.sack().cack_psn == b.first_psn + 257
     b.pair.now_ns += SACK_SPACING_NS
-    for place in range(130, 147):
+    for place in range(258, 275):
         b.write(place)
-    assert b.sack().cack_psn == b.first_psn + 146
+    assert b.sack().cack_psn == b.first_psn + 274
 
 
 def test_byte_trigger_is_a_setting() -> None:

@@ -165,7 +165,7 @@ def sent(first: int, *runs: tuple[int, int]) -> SendWindow:
     """Window in which runs of (count, EV) were sent one after the other, a nanosecond each."""
     window = SendWindow(first, WINDOW)
     for time, (count, ev) in enumerate(runs):
-        window.send_new(count, ev, time, 1000 + ev)
+        window.send_new(count, [ev], time, 1000 + ev, 1000 + ev)
     return window
 
 
@@ -201,7 +201,7 @@ def test_retries_are_counted_to_255() -> None:
 def test_entries_of_the_first_ring(psn: int, *, known: bool) -> None:
     """Only what was sent is remembered, nothing before the first PSN and nothing to come."""
     window = SendWindow(10, WINDOW)
-    window.send_new(10, 0, 0, 1)
+    window.send_new(10, [0], 0, 1, 1)
     assert window.remembers(psn) is known
 
 
@@ -209,7 +209,7 @@ def test_entries_are_remembered_for_one_ring() -> None:
     """An entry is known until its place in the ring is used again."""
     window = SendWindow(0, WINDOW)
     for _ in range(96):
-        window.send_new(1, 0, 0, 1)
+        window.send_new(1, [0], 0, 1, 1)
         window.ack_through(window.nxt - 1)
     assert window.size == 32
     assert [window.remembers(p) for p in (63, 64, 95, 96)] == [False, True, True, False]
@@ -302,7 +302,7 @@ def test_send_window_is_a_set(first: int, todo: list[tuple[str, int, int]]) -> N
             room = naive.una + WINDOW - naive.nxt
             count = min(number, room, window.room_to_edge(naive.nxt))
             if count > 0:
-                window.send_new(count, 0, 0, 1)
+                window.send_new(count, [0], 0, 1, 1)
                 naive.send(count)
             continue
         if what == "through":
@@ -334,7 +334,7 @@ def test_the_ring_grows_with_what_is_in_flight_and_forgets_nothing() -> None:
     window = SendWindow(9, 4096)
     sizes = {window.size}
     for psn in range(9, 309):
-        window.send_new(1, psn % 100, psn, 1)
+        window.send_new(1, [psn % 100], psn, 1, 1)
         sizes.add(window.size)
     at = [window.index(psn) for psn in range(9, 309)]
     assert window.ev[at].tolist() == [psn % 100 for psn in range(9, 309)]
@@ -347,6 +347,29 @@ def test_the_ring_holds_what_was_sent_of_late(pause_ns: int, size: int) -> None:
     """One packet in flight, sent again and again: only those of the last second are kept."""
     window = SendWindow(0, 4096)
     for turn in range(300):
-        window.send_new(1, 0, turn * pause_ns, 1)
+        window.send_new(1, [0], turn * pause_ns, 1, 1)
         window.ack_through(turn)
     assert window.size == size
+
+
+def test_what_was_forgotten_stays_forgotten_when_the_ring_grows() -> None:
+    """Every PSN that is remembered has the entry that it was sent with."""
+    window = SendWindow(0, 4096)
+    for psn in range(40):
+        window.send_new(1, [psn], psn * REMEMBERED_NS, 1, 1)
+        window.ack_through(psn)
+    for psn in range(40, 80):
+        window.send_new(1, [psn], 40 * REMEMBERED_NS, 1, 1)
+        remembered = [p for p in range(psn + 1) if window.remembers(p)]
+        assert [int(window.ev[window.index(p)]) for p in remembered] == remembered
+
+
+def test_runs_on_several_evs_are_entered_at_once() -> None:
+    """Each run has its EV, all packets follow each other, and only the last may be shorter."""
+    window = SendWindow(5, 256)
+    window.send_new(3, [7, 8, 7], 1, 100, 40)
+    at = [window.index(psn) for psn in range(5, 14)]
+    assert window.ev[at].tolist() == [7, 7, 7, 8, 8, 8, 7, 7, 7]
+    assert window.orders[at].tolist() == list(range(9))
+    assert window.bytes[at].tolist() == [100] * 8 + [40]
+    assert (window.nxt, window.outstanding) == (14, 9)
