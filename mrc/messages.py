@@ -3,7 +3,7 @@
 One message is one WRITE-with-Immediate into the peer's ring; the immediate says which kind it is.
 The receiver copies it out at once and, when the application has taken enough of them, writes back
 how many ring bytes it has taken in all. The sender never has more than the ring in flight or
-untaken, so a receiver that does not read stops the sender and costs no memory beyond the ring's
+untaken, so a receiver that does not read stops the sender and costs no more than twice the ring's
 size.
 """
 

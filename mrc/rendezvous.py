@@ -327,7 +327,7 @@ async def _connect(address: Address, timeout_s: float) -> PlainStream:
         number = getattr(error, "errno", None) or 0
         reason = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
         raise PeerUnreachable(
-            f"cannot reach {address}: {reason}; is mrc-recv running there?", peer=str(address)
+            f"cannot reach {address}: {reason}; is anything listening there?", peer=str(address)
         ) from error
     return PlainStream(reader, writer)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import suppress
+from functools import cache
 from typing import Any, Protocol
 
 CHUNK_BYTES = 16 * 1024
@@ -21,8 +22,12 @@ NO_TLS_HERE = bytes((RECORD_ALERT, 3, 3, 0, 2, 2, 10))
 """A fatal alert, unexpected_message (RFC 8446 §6): what a client that speaks no TLS is told."""
 
 
+@cache
 def client_context() -> ssl.SSLContext:
-    """Return the connecting side of TLS 1.3; whom it reached is left to a `mrc.lock.Key`."""
+    """Return the connecting side of TLS 1.3; whom it reached is left to a `mrc.lock.Key`.
+
+    One for all connections: it knows nothing of any, and takes 50 KiB.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

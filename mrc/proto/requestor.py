@@ -125,7 +125,6 @@ class Requestor:
             self._run_packets_max = max(1, min(self._run_packets_max, fitting))
         self._works = WorkQueue()
         self._posted_psn = local.first_psn
-        self._msn = 0
         self._rqmsn = 0
         self._rqmsn_done = 0
         self._transport_acked = local.first_psn - 1
@@ -171,16 +170,23 @@ class Requestor:
         r_key = checked_integer("r_key", r_key, 0xFFFFFFFF)
         imm = None if imm is None else checked_integer("imm", imm, 0xFFFFFFFF)
         packets = -(-len(array) // self._packetizer.mtu)
-        self._msn += 1
+        self._counters.posted += 1
         self._rqmsn += imm is not None
         self._peer.busy_qpns.add(self._qpn)
         self._works.append(
             WorkRequest(
-                work_id, array, va, r_key, imm, self._posted_psn, packets, self._msn, self._rqmsn
+                work_id,
+                array,
+                va,
+                r_key,
+                imm,
+                self._posted_psn,
+                packets,
+                self._counters.posted,
+                self._rqmsn,
             )
         )
         self._posted_psn += packets
-        self._counters.posted += 1
 
     @property
     def idle(self) -> bool:

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
+import tracemalloc
 
 import pytest
 
@@ -243,3 +245,24 @@ async def test_a_second_endpoint_connects_beside_many_queue_pairs_of_another() -
         async with mrc.Endpoint() as second:
             kept += [await second.connect(listener.url, timeout_s=5), await listener.accept()]
         assert len({qp._connection.qp.tag for qp in kept[1::2]}) == 2  # noqa: SLF001 - the reason
+
+
+@pytest.mark.slow
+async def test_an_idle_queue_pair_costs_little() -> None:
+    """There may be thousands: each costs 16 KiB at either end until it is used."""
+    async with mrc.listen("127.0.0.1:0") as listener, mrc.Endpoint() as endpoint:
+        kept = []
+
+        async def connect(count: int) -> None:
+            for _ in range(count):
+                kept.extend([await endpoint.connect(listener.url), await listener.accept()])
+
+        await connect(10)
+        tracemalloc.start()
+        try:
+            await connect(50)
+            gc.collect()
+            held_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held_bytes / 100 < 16 << 10
