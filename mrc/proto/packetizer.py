@@ -62,8 +62,12 @@ class Packetizer:
         if count > 1 and work.imm is not None and psn + count - 1 == work.last_psn:
             tail = self._last_bytes(work)
             count -= tail + IMMDT.size > self.mtu
+        return max(1, min(count, self.packets_to_carry(work, psn)))
+
+    def packets_to_carry(self, work: WorkRequest, psn: int) -> int:
+        """Return how many packets from this one on begin before the low address half wraps."""
         low = (work.va + (psn - work.first_psn) * self.mtu) & _LOW_32
-        return max(1, min(count, (_LOW_32 - low) // self.mtu + 1))
+        return (_LOW_32 - low) // self.mtu + 1
 
     def _last_bytes(self, work: WorkRequest) -> int:
         """Return the payload of a message's last packet."""

@@ -249,6 +249,7 @@ class Requestor:
         packets = min(
             SENT_AT_ONCE_MAX,
             work.last_psn - psn,
+            self._packetizer.packets_to_carry(work, psn),
             self.window.una + self._mpr_psns - psn,
             self.window.room_to_edge(psn),
             self._allowed_packets(),

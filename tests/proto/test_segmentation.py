@@ -104,7 +104,8 @@ def test_numbers_of_messages_go_on() -> None:
 def test_message_numbers_wrap_at_16_bits() -> None:
     """What travels of the message numbers is their low half."""
     pair, tap = tapped()
-    pair.a.requestor._msn = pair.a.requestor._rqmsn = 0xFFFF  # noqa: SLF001 - 65535 messages on
+    pair.a.requestor._counters.posted = 0xFFFF  # noqa: SLF001 - 65535 messages on
+    pair.a.requestor._rqmsn = 0xFFFF  # noqa: SLF001
     pair.a.requestor._rqmsn_done = 0xFFFF  # noqa: SLF001 - all of them done
     pair.transfer(b"x", imm=1)
     assert [(write.msn, write.rqmsn) for write in tap.writes()] == [(0, 0)]
@@ -122,6 +123,21 @@ def test_low_half_of_the_address_wraps(offset: int) -> None:
     pair.run(lambda: pair.done(work))
     assert target == data
     assert [write.va for write in tap.writes()] == [region.va + i * MTU for i in range(80)]
+
+
+@pytest.mark.parametrize("packets_before", [7, 15, 16, 37])
+def test_low_half_of_the_address_wraps_among_runs_chosen_at_once(packets_before: int) -> None:
+    """Whichever run it falls into, every byte comes to where it belongs."""
+    pair = Pair(Config(mtu=4096, paths=4, backup_paths=0))
+    pair.transfer(bytes(4 << 20))  # the ring has grown
+    pair.a.requestor.nscc.cwnd = 1e6
+    data = pair.rng.randbytes(200 * 4096)
+    target = bytearray(len(data))
+    region = pair.b.endpoint.register(target)
+    region.va = (5 << 32) - packets_before * 4096
+    work = pair.a.endpoint.post_write(pair.a.qp, data, region.va, region.r_key)
+    pair.run(lambda: pair.done(work))
+    assert target == data
 
 
 def test_a_buffer_of_any_shape_is_sent_byte_by_byte() -> None:
