@@ -413,10 +413,10 @@ class Dispatcher:
 
     def _response_untrusted(self, packet: memoryview, run: ReceivedRun, now_ns: int) -> None:
         response = EndpointResponse.decode_untrusted(packet)
-        qp = self._endpoint.asked(run.source[0], response.request_id)
-        if qp is not None:
-            _control_untrusted(qp, packet)
-        if qp is None or not self._endpoint.on_response(response, now_ns):
+        request = self._endpoint.requests.claimed_by(response, run.source[0])
+        if request is not None:
+            _control_untrusted(request.qp, packet)
+        if request is None or not self._endpoint.on_response(request, response, now_ns):
             self._endpoint.drop(DropReason.UNKNOWN_REQUEST)
 
 

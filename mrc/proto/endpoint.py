@@ -16,8 +16,7 @@ Nothing here is re-entrant.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass
+from collections import deque
 from heapq import heappop, heappush
 from typing import Any
 
@@ -30,6 +29,7 @@ from mrc.proto.memory import MemoryTable, Region
 from mrc.proto.paths import NEVER_NS
 from mrc.proto.peer import LocalPort, Peer, Plane
 from mrc.proto.qp import QpInput, QpState, QueuePair
+from mrc.proto.requests import Request, Requests
 from mrc.proto.runs import ECN_ECT0, ECN_NOT_ECT, PathFault, ReceivedRun, RunToSend
 from mrc.proto.statistics import DropReason, Drops, EndpointStatistics
 from mrc.proto.tags import Tags
@@ -50,18 +50,6 @@ CONTROL_QUEUE_MAX = 4096
 """Control packets waiting to be sent, about 150 bytes each; beyond it the oldest give way."""
 _QPN_BITS = 24
 _PSN_BITS = 24
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """An endpoint request that waits for its answer; `qp` is the one it was sent for."""
-
-    peer: Peer
-    qp: QueuePair
-    path: Path
-    op: int
-    mask: int
-    sent_ns: int
 
 
 class Endpoint:
@@ -100,8 +88,7 @@ class Endpoint:
         self._timer_count = 0
         self._peer_count = 0
         self._tags = Tags()
-        self._requests: dict[int, _Request] = {}
-        self._request_counts: Counter[int] = Counter()
+        self.requests = Requests()
         self._run = RunBuffer()
         self._tos_control = config.dscp.control << 2 | ECN_NOT_ECT
         self._dispatcher = Dispatcher(self)
@@ -244,6 +231,8 @@ class Endpoint:
             qp.peer.busy_qpns.discard(qp.qpn)
             if not qp.peer.qps:
                 self._forget(qp.peer)
+        if qp.requestor is not None:
+            qp.requestor.forget_work()
         qp.move(QpInput.RESET)
 
     def _forget(self, peer: Peer) -> None:
@@ -252,8 +241,7 @@ class Endpoint:
             self.peers_at[host].remove(peer)
             if not self.peers_at[host]:
                 del self.peers_at[host]
-        for key in [key for key, asked in self._requests.items() if asked.peer is peer]:
-            del self._requests[key]
+        self.requests.forget(peer)
 
     def fail_qp(self, qp: QueuePair, failure: QpFailure, now_ns: int) -> None:
         """Take a queue pair to ERROR from this side."""
@@ -445,19 +433,9 @@ class Endpoint:
         self._events.append(PortStatusChanged(peer.peer_id, mask, now_ns))
         self._arm(peer)
 
-    def asked(self, host: str, request_id: int) -> QueuePair | None:
-        """Return the queue pair for which a peer at this address was asked, if it was."""
-        request = self._requests.get(request_id)
-        return request.qp if request is not None and host in request.peer.hosts else None
-
-    def on_response(self, response: EndpointResponse, now_ns: int) -> bool:
-        """Handle the answer to a request that was `asked`; False when it is of another kind."""
-        request = self._requests[response.request_id]
-        right = response.op == request.op and response.tx_timestamp == timestamp(request.sent_ns)
-        if right or request.qp.seal is not None:
-            # A wrong answer under the right keys is the peer's guess: it has one.
-            del self._requests[response.request_id]
-        if not right:
+    def on_response(self, request: Request, response: EndpointResponse, now_ns: int) -> bool:
+        """Handle what claims to answer a request; False when it is a wrong answer."""
+        if not self.requests.is_answered(request, response):
             return False
         if request.op == EndpointOp.EV_PROBE:
             request.peer.paths.on_probe_answer(request.path, request.sent_ns, now_ns)
@@ -517,16 +495,12 @@ class Endpoint:
     ) -> None:
         """Send an endpoint request and remember what its answer will mean.
 
-        It names a queue pair by the tag its other end gave it, and is sealed with its keys. Peers
-        that share an address may have given us the same tag, so ids are counted by tag.
+        It names a queue pair by the tag its other end gave it, and is sealed with its keys.
         """
         qp = next(peer.named(), None)
         if qp is None:
             return
-        tag = qp.remote_tag
-        self._request_counts[tag] += 1
-        request_id = tag << 8 | self._request_counts[tag] & 0xFF
-        self._requests[request_id] = _Request(peer, qp, path, operation, mask, now_ns)
+        request_id = self.requests.add(Request(peer, qp, path, operation, mask, now_ns))
         request = EndpointRequest(request_id, operation, mask, timestamp(now_ns))
         tos = self.config.dscp.no_trim << 2 | ECN_ECT0
         self._queue(peer, path, request.encode(), tos, qp.seal)

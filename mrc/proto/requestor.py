@@ -188,6 +188,11 @@ class Requestor:
         )
         self._posted_psn += packets
 
+    def forget_work(self) -> None:
+        """Let go of the buffers of all that was posted: the queue pair is gone."""
+        self._works.clear()
+        self._planned.clear()
+
     @property
     def idle(self) -> bool:
         """Nothing posted is waiting for anything."""

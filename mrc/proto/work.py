@@ -44,6 +44,11 @@ class WorkQueue:
     def __len__(self) -> int:
         return len(self._queue)
 
+    def clear(self) -> None:
+        """Forget all messages."""
+        self._queue.clear()
+        self._recent = None
+
     def append(self, work: WorkRequest) -> None:
         """Add the newest message."""
         self._queue.append(work)

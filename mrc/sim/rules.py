@@ -17,6 +17,7 @@ from mrc.proto.loss import CAUSES_MAX, PROBES_MAX
 from mrc.proto.paths import NEVER_NS
 from mrc.proto.qp import QueuePair
 from mrc.proto.requestor import Requestor
+from mrc.proto.requests import AN_ID_MAX
 from mrc.proto.responder import REPLIES_MAX, Responder
 from mrc.proto.statistics import DropReason
 from mrc.proto.window import LOST, SENT
@@ -33,7 +34,7 @@ _FIRST_INTERVALS_MAX = 4
 ENDPOINT_LIMITS: tuple[tuple[str, int], ...] = (
     ("_control", CONTROL_QUEUE_MAX),
     ("_timers", 4096),
-    ("_requests", 256 * 256),
+    ("requests", 256 * 256 * AN_ID_MAX),
     ("_events", 0),
 )
 """What an endpoint holds between two wake-ups, and how much of it at most."""

@@ -132,7 +132,7 @@ def last_first(self: WorkQueue, psn: int) -> list[WorkRequest]:
     """Report messages in the wrong order."""
     done: list[WorkRequest] = []
     while self._queue and self._queue[0].last_psn <= psn:
-        done.insert(0, self._queue.popleft())
+        done.insert(0, self._queue.pop(0))
     return done
 
 
