@@ -31,11 +31,11 @@ TOKEN_LINE_BYTES_MAX = 8 * 1024
 _IPV6_PREFIX_BITS = 64
 
 _REFUSALS = {
-    Verdict.WRONG: "the token is wrong; paste the whole URL that the receiver printed last, or give"
-    " both sides the same token file",
-    Verdict.USED: "token already used: this receiver lets in one sender; let it print a new URL",
+    Verdict.WRONG: "the token is wrong; paste the whole URL that the listener printed last, or give"
+    " both sides the same token",
+    Verdict.USED: "token already used: this listener lets in one peer; let it print a new URL",
 }
-_NO_LOCK = "this receiver has no lock (--insecure), and the URL is for one that has"
+_NO_LOCK = "this listener has no lock, and the URL is for one that has"
 
 
 class Door:

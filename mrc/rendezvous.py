@@ -128,7 +128,7 @@ class Url:
             if self.key.token:
                 return self
             raise ConfigError(
-                "the URL carries no token: paste the whole URL or, if the receiver was given one"
+                "the URL carries no token: paste the whole URL or, if the listener was given one"
                 " beforehand, pass the same (token=; mrc-send --token-file FILE, or MRC_TOKEN)"
             )
         if self.key.token:
@@ -258,7 +258,7 @@ class Channel:
         except TimeoutError as error:
             raise PeerProtocolError(
                 f"{self.peer} said nothing for {timeout_s:g} s during the handshake; "
-                "is an MRC receiver listening there?",
+                "is an MRC listener there?",
                 peer=str(self.peer),
             ) from error
         if message is None:
@@ -355,19 +355,18 @@ async def _agree_untrusted(stream: TlsStream, address: Address, timeout_s: float
     except TimeoutError as error:
         raise PeerProtocolError(
             f"{name} said nothing for {timeout_s:g} s during the TLS handshake;"
-            " is an MRC receiver listening there?",
+            " is an MRC listener there?",
             peer=name,
         ) from error
     except NoTlsError as error:
         raise PeerProtocolError(
-            f"{name} does not speak TLS: it is not the receiver that printed this URL, or it was"
-            " started again without a lock (--insecure)",
+            f"{name} does not speak TLS: it is not the listener that printed this URL, or it was"
+            " started again without a lock",
             peer=name,
         ) from error
     except ssl.SSLError as error:
         raise PeerProtocolError(
-            f"no TLS 1.3 connection to {name}: {reason_of(error)}; is an MRC receiver listening"
-            " there?",
+            f"no TLS 1.3 connection to {name}: {reason_of(error)}; is an MRC listener there?",
             peer=name,
         ) from error
     except (EOFError, OSError) as error:

@@ -5,6 +5,7 @@ Turns what people type into checked values; opens nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -76,6 +77,19 @@ class UrlType(click.ParamType[mrc.Url]):
         return url
 
 
+class SecondsRange(click.FloatRange):
+    """Seconds between two bounds: what is no number is beyond both."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Read the text of an option."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{printable(str(value))} is no number of seconds", param, ctx)
+        return seconds
+
+
 class SprayRunType(click.ParamType[int]):
     """Packets in a row on one path; 0 stands for auto."""
 
@@ -120,7 +134,7 @@ def network_options(function: _F) -> _F:
     function = click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(0.1, 86_400),
+        type=SecondsRange(0.1, 86_400),
         default=TIMEOUT_S_DEFAULT,
         show_default=True,
         metavar="SECONDS",

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from mrc.errors import ConfigError
+from mrc.perf.conversation import Round
 from mrc.perf.lanes import Lane
-from mrc.perf.memory import slots
 from mrc.perf.parts import together
-from mrc.perf.settings import Round
 
 
 class Stream:
@@ -47,21 +45,15 @@ class Stream:
 
     async def _write(self, index: int, lane: Lane, numbers: Iterator[int]) -> None:
         """Write one message after the other, as one of several that share the numbers."""
-        size_bytes = self._wanted.message_bytes
-        source, remote, write = lane.source, lane.remote, lane.qp.write
-        if source is None or remote is None:
-            raise ConfigError("a lane that has nothing to write from, or to")
-        places = slots(min(len(source), remote.length), size_bytes)
         for number in numbers:
-            offset = number % places * size_bytes
-            await write(source[offset : offset + size_bytes], remote, offset)
+            await lane.post(number, self._wanted.message_bytes)
             self.lane_operations[index] += 1
 
 
 class Sink:
     """The side that is only written to: remote writes need nothing of it."""
 
-    def __init__(self, lanes: Sequence[Lane], _: Round) -> None:
+    def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lane_operations = [0] * len(lanes)
 
     async def run(self) -> None:

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any, Protocol
 
 import mrc
-from mrc.errors import MrcError
+from mrc.errors import MrcError, PeerProtocolError
+from mrc.perf.bandwidth import Stream
 from mrc.perf.conversation import (
     Accept,
     Bye,
-    Finding,
     Join,
     Offer,
     Ready,
-    Region,
     Result,
-    Run,
+    Round,
     Stop,
-    Talk,
     Target,
 )
 from mrc.perf.explain import findings
-from mrc.perf.kinds import sides
-from mrc.perf.lanes import CONNECTING, LISTENING, Lane
+from mrc.perf.lanes import CONNECTING, LISTENING, Lane, clear_targets, count_wrong_bytes
 from mrc.perf.latency import Ping
-from mrc.perf.measures import Meter
+from mrc.perf.measures import Meter, ReceiverFigures
 from mrc.perf.memory import check_room
-from mrc.perf.parts import Part, while_progressing
+from mrc.perf.parts import Part, ticks, together, while_progressing
 from mrc.perf.probe import Probe
 from mrc.perf.report import Report, SizeReport, rate
-from mrc.perf.settings import Plan, Round
+from mrc.perf.settings import Kind, Plan
+from mrc.perf.talk import Talk
 from mrc.units import NS_PER_S, NS_PER_US
 
 Connect = Callable[[], Awaitable[mrc.QueuePair]]
@@ -84,15 +82,14 @@ class Client:
             TransportError: it, or all paths to it, were lost.
             ConfigError: the buffers do not fit this machine's memory.
         """
-        plan = self._plan
-        check_room(plan.qps * plan.lane_bytes * (2 if plan.both_ways else 1))
+        plan, offer = self._plan, self._offer()
+        check_room(offer.memory_bytes)
         async with AsyncExitStack() as stack:
             control = await stack.enter_async_context(await connect())
             talk = Talk(control, plan.timeout_s)
-            session = (await talk.ask(self._offer(), Accept)).session
-            for index in range(plan.qps):
-                qp = await stack.enter_async_context(await connect())
-                self._lanes.append(await self._lane(qp, index, session))
+            await stack.enter_async_context(talk.telling_why())
+            session = (await talk.ask(offer, Accept)).session
+            await talk.working(self._open_lanes(stack, connect, session))
             self._report.start |= _connection_json(control, endpoint)
             self._audience.began(self._report)
             for message_bytes in plan.sizes:
@@ -114,36 +111,47 @@ class Client:
             seed=plan.seed,
         )
 
-    async def _lane(self, qp: mrc.QueuePair, index: int, session: str) -> Lane:
+    async def _open_lanes(self, stack: AsyncExitStack, connect: Connect, session: str) -> None:
+        for index in range(self._plan.qps):
+            lane = Lane(await stack.enter_async_context(await connect()), index)
+            stack.callback(lane.free)
+            await self._open_lane(lane, session)
+            self._lanes.append(lane)
+
+    async def _open_lane(self, lane: Lane, session: str) -> None:
         plan = self._plan
-        lane = Lane(qp, index)
         await lane.fill_source(plan.lane_bytes, plan.seed, CONNECTING)
-        region = None
-        if plan.both_ways:
-            region = Region(**(await lane.open_target(plan.lane_bytes)).to_json())
-        talk = Talk(qp, plan.timeout_s)
-        target = await talk.ask(Join(session, index, region), Target)
-        lane.remote = target.region.remote_untrusted()
-        return lane
+        region = await lane.open_target(plan.lane_bytes) if plan.both_ways else None
+        target = await Talk(lane.qp, plan.timeout_s).ask(Join(session, lane.index, region), Target)
+        if target.region.length < plan.lane_bytes:
+            raise PeerProtocolError(
+                f"{lane.qp.peer} has {target.region.length} bytes of memory for {plan.lane_bytes}"
+            )
+        lane.remote = target.region
 
     # One test.
 
     async def _test(self, talk: Talk, endpoint: mrc.Endpoint, message_bytes: int) -> None:
-        plan = self._plan
+        plan, depth = self._plan, self._plan.depth_for(message_bytes)
         warm_up = plan.warm_up_operations(message_bytes)
         if warm_up:
             unseen = SizeReport(plan.kind, message_bytes)
-            wanted = Round(message_bytes, warm_up, plan.depth, counts=False)
+            wanted = Round(message_bytes, warm_up, depth, counts=False)
             await self._round(talk, unseen, wanted, Meter(self._lanes))
         test = SizeReport(plan.kind, message_bytes)
         self._report.tests.append(test)
-        wanted = Round(message_bytes, plan.operations, plan.depth)
+        wanted = Round(message_bytes, plan.operations, depth)
         probe = Probe(endpoint, self._lanes, plan.kind, wanted, writes=True)
         try:
-            async with self._intervals(message_bytes), probe:
-                result = await self._round(talk, test, wanted, probe.meter)
+            async with probe:
+                measured = asyncio.ensure_future(self._round(talk, test, wanted, probe.meter))
+                await together((_done(measured), self._note_intervals(message_bytes, measured)))
+            result = measured.result()
             test.complete = True
-            self._report.findings = {"connecting": _told(probe), "listening": result.findings}
+            self._report.findings = {
+                "connecting": findings(probe.observed),
+                "listening": result.findings,
+            }
         finally:
             self._report.paths = path_json(self._lanes)
             self._audience.tested(self._report)
@@ -151,12 +159,12 @@ class Client:
     async def _round(self, talk: Talk, test: SizeReport, wanted: Round, meter: Meter) -> Result:
         """Run one round and fill in what both sides saw of it."""
         plan = self._plan
-        for lane in self._lanes if plan.verify else ():
-            await lane.clear_target()
-        part = sides(plan.kind, bidirectional=plan.bidirectional).connecting(self._lanes, wanted)
+        if plan.verify:
+            await talk.working(clear_targets(self._lanes))
+        part: Part = (Ping if plan.kind is Kind.LATENCY else Stream)(self._lanes, wanted)
         # A listener that writes as well begins before its answer is here.
         incoming = Meter(self._lanes)
-        await talk.ask(Run(**asdict(wanted)), Ready)
+        await talk.ask(wanted, Ready)
         meter.begin()
         try:
             await self._play(part, wanted, meter, talk.peer)
@@ -164,13 +172,47 @@ class Client:
             test.sent = meter.sender(wanted.message_bytes, sum(part.lane_operations))
             if isinstance(part, Ping):
                 test.latency = part.samples.figures()
-        result = await talk.ask(Stop(tuple(part.lane_operations)), Result)
+        await talk.say(Stop(tuple(part.lane_operations)))
+        # What the listener has outstanding comes for as long as it comes.
+        result = await talk.hear_untrusted(Result, incoming.moved_bytes)
+        received_back = incoming.receiver()
+        self._check(result, part, wanted, received_back)
         test.received = result.received
         if plan.both_ways:
-            test.sent_back, test.received_back = result.sent, incoming.receiver()
+            test.sent_back, test.received_back = result.sent, received_back
         if plan.verify:
-            test.wrong_bytes = (result.wrong_bytes or 0) + await self._wrong_bytes(wanted, result)
+            counting = count_wrong_bytes(
+                self._lanes, wanted.message_bytes, result.operations, plan.seed, LISTENING
+            )
+            test.wrong_bytes = (result.wrong_bytes or 0) + await talk.working(counting)
         return result
+
+    def _check(self, result: Result, part: Part, wanted: Round, received: ReceiverFigures) -> None:
+        """Hold what the listener says it did against what was seen of it.
+
+        Raises:
+            PeerProtocolError: it cannot be.
+        """
+        plan, told = self._plan, sum(result.operations)
+        if len(result.operations) != plan.qps:
+            raise PeerProtocolError(f"counts of {len(result.operations)} lanes of {plan.qps}")
+        if plan.verify and result.wrong_bytes is None:
+            raise PeerProtocolError("the peer has not looked at the contents")
+        if plan.kind is Kind.LATENCY and told != sum(part.lane_operations):
+            raise PeerProtocolError(
+                f"the peer counts {told} answers, {sum(part.lane_operations)} came"
+            )
+        if not plan.both_ways:
+            return
+        if result.sent is None:
+            raise PeerProtocolError("the peer tells nothing of what it sent")
+        told_bytes = told * wanted.message_bytes
+        if (result.sent.operations, result.sent.bytes) != (told, told_bytes):
+            raise PeerProtocolError("the peer's counts of what it sent contradict each other")
+        if told_bytes > received.bytes:
+            raise PeerProtocolError(
+                f"the peer says that it sent {told_bytes} bytes, {received.bytes} came"
+            )
 
     async def _play(self, part: Part, wanted: Round, meter: Meter, peer: str) -> None:
         """Work until the operations are done, or the time is up and all is placed."""
@@ -188,41 +230,18 @@ class Client:
             if timer is not None:
                 timer.cancel()
 
-    async def _wrong_bytes(self, wanted: Round, result: Result) -> int:
-        """Count what is wrong with the listener's messages."""
-        wrong = 0
-        for lane, operations in zip(self._lanes, result.operations, strict=False):
-            wrong += await lane.wrong_bytes(
-                wanted.message_bytes, operations, self._plan.seed, LISTENING
-            )
-        return wrong
-
     # Interim figures.
 
-    @asynccontextmanager
-    async def _intervals(self, message_bytes: int) -> AsyncIterator[None]:
-        """Note interim figures for as long as the block lasts."""
+    async def _note_intervals(self, message_bytes: int, measured: asyncio.Future[Result]) -> None:
+        """Note interim figures until a test is over."""
         if not self._plan.interval_s:
-            yield
             return
-        task = asyncio.ensure_future(self._note_intervals(message_bytes))
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _note_intervals(self, message_bytes: int) -> None:
-        loop = asyncio.get_running_loop()
         meter = Meter(self._lanes)
         meter.begin()
-        began_ns, due_s = meter.began_ns, loop.time()
-        while True:
-            due_s += self._plan.interval_s
-            await asyncio.sleep(due_s - loop.time())
-            figures, received = meter.sender(message_bytes), meter.receiver()
+        began_ns = meter.began_ns
+        async for _ in ticks(self._plan.interval_s, measured):
             start_ns = meter.began_ns - began_ns
-            meter.begin()
+            figures, received = meter.lap(message_bytes)
             self._report.intervals.append(
                 {
                     "message_bytes": message_bytes,
@@ -240,8 +259,8 @@ class Client:
             self._audience.interval(self._report)
 
 
-def _told(probe: Probe) -> tuple[Finding, ...]:
-    return findings(probe.observed) if probe.observed is not None else ()
+async def _done(measured: asyncio.Future[Result]) -> None:
+    await measured
 
 
 def window_json(lanes: list[Lane]) -> dict[str, Any]:

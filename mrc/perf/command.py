@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import ipaddress
 import secrets
 import sys
 from contextlib import suppress
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 import mrc
+from mrc.cli.entry import PERF, Output
 from mrc.cli.failures import ExitCode
 from mrc.cli.options import CONTROL_PORT, retry_exponential
 from mrc.cli.report import failure
@@ -21,7 +22,14 @@ from mrc.cli.session import (
     print_document,
 )
 from mrc.errors import ConfigError
-from mrc.perf.options import network_options, output_options, plan_options, self_options
+from mrc.perf.options import (
+    INTERVAL_S_MIN,
+    PAIRS_DEFAULT,
+    network_options,
+    output_options,
+    plan_options,
+    self_options,
+)
 from mrc.perf.report import Report, document, event_line
 from mrc.perf.runs import Wishes, alone, compare, connect, listen
 from mrc.perf.session import COMMAND, PerfSession
@@ -45,7 +53,8 @@ outstanding, -D seconds, -b both ways, -q queue pairs. Gbps are 10^9 bit/s of pa
 
 \b
 Exit codes: 0 done, 1 failed or wrong contents, 2 usage or local set-up, 3 listener not reached
-or busy, 4 peer or all paths lost, 7 protocol or version mismatch, 130 and 143 signals.
+or busy, 4 peer or all paths lost, 6 standard output full or closed, 7 protocol or version
+mismatch, 130 and 143 signals.
 """
 
 
@@ -70,15 +79,12 @@ def command(host: str | None, **given: Any) -> ExitCode:
     }
     output = {name: given[name] for name in ("as_json", "as_stream", "explain")}
     own, feature = given["own_listener"], given["compare"]
+    _check_sides(host, given)
     if host is None and not own and feature is None:
         start |= {"role": "listener", "listen": str(wishes.listen), "locked": wishes.locked}
         session = PerfSession(start=start, **output)
         return session.run(lambda: listen(session, wishes))
-    if host is not None and (own or feature is not None):
-        raise click.UsageError("--self and --compare measure against a listener of their own")
     url = _url(host, given["port"]) if host is not None else None
-    if url is not None and wishes.locked:
-        raise click.UsageError("--lock is the listener's; here the whole URL does it")
     plan = _plan(given)
     start |= {"role": "client", "url": url.public if url is not None else None, **_plan_json(plan)}
     lively = given["interval_s"] is not None
@@ -87,8 +93,30 @@ def command(host: str | None, **given: Any) -> ExitCode:
     if url is not None:
         return session.run(lambda: connect(session, wishes, plan, str(url)))
     if feature is not None:
-        return session.run(lambda: compare(session, wishes, plan, feature, given["pairs"]))
+        pairs = given["pairs"] or PAIRS_DEFAULT
+        return session.run(lambda: compare(session, wishes, plan, feature, pairs))
     return session.run(lambda: alone(session, wishes, plan))
+
+
+def _check_sides(host: str | None, given: dict[str, Any]) -> None:
+    """Make sure that the options belong to the side that this is; nothing is silently ignored.
+
+    Raises:
+        click.UsageError: some do not.
+    """
+    own = given["own_listener"] or given["compare"] is not None
+    if host is not None and own:
+        raise click.UsageError("--self and --compare measure against a listener of their own")
+    if host is not None and given["locked"]:
+        raise click.UsageError("--lock is the listener's; here the whole URL does it")
+    if given["compare"] == "lock" and given["locked"]:
+        raise click.UsageError("--compare lock measures without and with --lock by itself")
+    if (host is not None or own) and (given["listen"] is not None or given["once"]):
+        raise click.UsageError("--listen and --once are for a side that listens")
+    if given["port"] is not None and (own or given["listen"] is not None):
+        raise click.UsageError("-p is for HOST, or to listen on without --listen")
+    if given["pairs"] is not None and given["compare"] is None:
+        raise click.UsageError("--pairs is for --compare")
 
 
 def _wishes(given: dict[str, Any]) -> Wishes:
@@ -112,6 +140,9 @@ def _wishes(given: dict[str, Any]) -> Wishes:
 
 def _url(host: str, port: int | None) -> mrc.Url:
     """Read where to connect to; a port may stand in it or beside it."""
+    with suppress(ValueError):
+        # Alone it can be told from a port, so nobody has to write brackets.
+        host = f"[{ipaddress.IPv6Address(host)}]"
     try:
         url = mrc.Url.parse(host)
     except ConfigError as error:
@@ -133,6 +164,8 @@ def _plan(given: dict[str, Any]) -> Plan:
         raise click.UsageError("-n and -D both say when to stop: take one")
     if given["depth"] * given["qps"] > WRITES_MAX:
         raise click.UsageError(f"-t times -q is more than {WRITES_MAX} writes outstanding")
+    if 0 < (given["interval_s"] or 0) < INTERVAL_S_MIN:
+        raise click.UsageError(f"--interval is 0 or at least {INTERVAL_S_MIN} seconds")
     size = given["size"] or SIZE_DEFAULT[kind]
     if (given["min_size"] or 0) > size:
         raise click.UsageError(f"--min-size {given['min_size']} is above --size {size}")
@@ -160,7 +193,7 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
         "queue_pairs": plan.qps,
         "operations": plan.operations or None,
         "duration_seconds": None if plan.operations else plan.duration_s,
-        "depth": plan.depth,
+        "depth": [plan.depth_for(size) for size in plan.sizes],
         "warm_up_operations": [plan.warm_up_operations(size) for size in plan.sizes],
         "buffer_bytes": plan.lane_bytes,
         "bidirectional": plan.bidirectional,
@@ -184,9 +217,10 @@ def _run() -> ExitCode:
             error.show()
         refusal = failure(ConfigError(error.format_message()), ExitCode.USAGE)
         with suppress(OSError):
-            if any(re.fullmatch("--json|-[a-zA-Z]*J", word) for word in sys.argv):
+            output = PERF.output(sys.argv[1:])
+            if output is Output.DOCUMENT:
                 print_document(document(Report(), refusal))
-            elif "--json-stream" in sys.argv:
+            elif output is Output.STREAM:
                 click.echo(event_line("error", refusal))
         return ExitCode.USAGE
     except click.Abort:

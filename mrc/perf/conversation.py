@@ -3,11 +3,14 @@
 C connects, L listens; a client's first queue pair is for talking only, so that what is counted on
 the others is data and nothing else.
 
-    C offer     what will be measured, and the memory it takes;  L accept or refuse
+    C offer     what will be measured, and the memory it takes;  L accept
     C join      on each further queue pair: which lane it is;    L target: where to write
     C run       a round: size, how many, how many at once;       L ready
     C stop      it is over, and how many messages there were;    L result: what L saw
     C bye
+
+Either may say `working` as often as it likes while the other waits for it, and `refuse`, with the
+reason, as its last word.
 
 Everything from a peer is read here, against one table of types and bounds, and refused with one
 exception.
@@ -17,14 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from types import UnionType
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 import mrc
 from mrc.cli.names import printable
-from mrc.errors import PeerProtocolError, PeerRefused, PeerVersionError
+from mrc.errors import PeerError, PeerProtocolError, PeerRefused, PeerVersionError
 from mrc.perf.measures import ReceiverFigures, SenderFigures
-from mrc.perf.parts import within
 from mrc.perf.settings import (
     BUFFER_BYTES_MAX,
     DEPTH_MAX,
@@ -37,25 +40,9 @@ from mrc.perf.settings import (
 SERVICE = "mrc-perf"
 VERSION = 1
 TEXT_CHARACTERS_MAX = 1000
+_SHOWN_CHARACTERS_MAX = 500
 ITEMS_MAX = QPS_MAX
 NUMBER_MAX = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Memory that the peer may write to."""
-
-    va: int
-    r_key: int
-    length: int
-
-    def remote_untrusted(self) -> mrc.RemoteRegion:
-        """Return it as a queue pair takes it.
-
-        Raises:
-            PeerProtocolError: no region can be there.
-        """
-        return mrc.RemoteRegion.from_json_untrusted(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +60,16 @@ class Offer:
     service: str = SERVICE
     version: int = VERSION
 
+    @property
+    def both_ways(self) -> bool:
+        """Both sides write."""
+        return self.kind.both_ways(bidirectional=self.bidirectional)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Buffers that each side has to have, all queue pairs together."""
+        return self.qps * self.buffer_bytes * (2 if self.both_ways else 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Accept:
@@ -82,12 +79,29 @@ class Accept:
     session: str
 
 
+class Reason(StrEnum):
+    """Why one side does not go on: the word that the other side's exit code depends on."""
+
+    VERSION = "version"
+    PROTOCOL = "protocol"
+    UNWANTED = "unwanted"
+    """It is busy, has not the memory, or has waited for too long: the text says what."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refuse:
     """One side does not want it, or cannot, and says why."""
 
     TYPE: ClassVar[str] = "refuse"
+    reason: Reason
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """What the peer waits for takes long, and is being done."""
+
+    TYPE: ClassVar[str] = "working"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,7 @@ class Join:
     TYPE: ClassVar[str] = "join"
     session: str
     lane: int
-    region: Region | None
+    region: mrc.RemoteRegion | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +119,22 @@ class Target:
     """Where to write."""
 
     TYPE: ClassVar[str] = "target"
-    region: Region
+    region: mrc.RemoteRegion
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A round begins when the listener is ready for it."""
+class Round:
+    """One stretch of traffic; it begins when the listener is ready for it."""
 
     TYPE: ClassVar[str] = "run"
     message_bytes: int
+    """Of every message."""
     operations: int
+    """Messages a queue pair; 0: until it is stopped."""
     depth: int
-    counts: bool
+    """Writes outstanding a queue pair."""
+    counts: bool = True
+    """It is no warm-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +181,9 @@ class Bye:
     TYPE: ClassVar[str] = "bye"
 
 
-Message = Offer | Accept | Refuse | Join | Target | Run | Ready | Stop | Result | Bye
+Message = Offer | Accept | Refuse | Working | Join | Target | Round | Ready | Stop | Result | Bye
 
 _BOUNDS: dict[str, tuple[int, int]] = {
-    "va": (0, (1 << 64) - 1),
-    "r_key": (0, (1 << 32) - 1),
-    "length": (1, BUFFER_BYTES_MAX),
     "qps": (1, QPS_MAX),
     "lane": (0, QPS_MAX - 1),
     "buffer_bytes": (1, BUFFER_BYTES_MAX),
@@ -194,15 +209,26 @@ def message_untrusted(line: Mapping[str, Any], expected: type[_M]) -> _M:
 
     Raises:
         PeerRefused: the peer does not want to go on, and says why.
-        PeerProtocolError: it is another message, or a field is missing or out of bounds.
+        PeerVersionError: it does not go on with a peer of this version.
+        PeerProtocolError: it does not go on because of something this side said; or it is another
+            message, or a field is missing or out of bounds.
     """
     kind = line.get("type")
     if kind == Refuse.TYPE and expected is not Refuse:
-        raise PeerRefused(f"the peer refused: {printable(_read_untrusted(Refuse, line).text, 500)}")
+        refusal = _read_untrusted(Refuse, line)
+        text = f"the peer refused: {printable(refusal.text, _SHOWN_CHARACTERS_MAX)}"
+        raise _REFUSED[refusal.reason](text)
     wanted = getattr(expected, "TYPE", "")
     if kind != wanted:
         raise PeerProtocolError(f"the peer said {printable(repr(kind))} in place of {wanted}")
     return _read_untrusted(expected, line)
+
+
+_REFUSED: dict[Reason, type[PeerError]] = {
+    Reason.VERSION: PeerVersionError,
+    Reason.PROTOCOL: PeerProtocolError,
+    Reason.UNWANTED: PeerRefused,
+}
 
 
 def offer_untrusted(line: Mapping[str, Any]) -> Offer:
@@ -221,6 +247,8 @@ def offer_untrusted(line: Mapping[str, Any]) -> Offer:
         raise PeerProtocolError(
             f"messages of {offer.message_bytes_max} bytes in buffers of {offer.buffer_bytes}"
         )
+    if offer.kind is Kind.LATENCY and offer.qps > 1:
+        raise PeerProtocolError(f"latency of {offer.qps} queue pairs; it is of one")
     return offer
 
 
@@ -261,6 +289,8 @@ def _value_untrusted(where: str, name: str, kind: Any, value: object) -> Any:
         return value
     if isinstance(kind, type) and issubclass(kind, str):
         return _text_untrusted(where, kind, value)
+    if kind is mrc.RemoteRegion:
+        return mrc.RemoteRegion.from_json_untrusted(value)
     if not isinstance(value, Mapping):
         raise PeerProtocolError(f"{where} is not an object: {printable(repr(value), 60)}")
     return _read_untrusted(kind, value)
@@ -273,55 +303,3 @@ def _text_untrusted(where: str, kind: type[str], value: object) -> str:
         return kind(value)
     except ValueError:
         raise PeerProtocolError(f"{where} is unknown: {printable(repr(value))}") from None
-
-
-class Talk:
-    """One side of the conversation over one queue pair.
-
-    Args:
-        qp: whose channel carries it.
-        timeout_s: that an answer may take.
-    """
-
-    def __init__(self, qp: mrc.QueuePair, timeout_s: float) -> None:
-        self._qp = qp
-        self._timeout_s = timeout_s
-        self.peer = qp.peer
-
-    async def say(self, message: Message) -> None:
-        """Say something; done when it is placed at the peer."""
-        said = self._qp.channel.send(to_json(message))
-        await within(self._timeout_s, said, "room for a message", self.peer)
-
-    async def line(self) -> dict[str, Any]:
-        """Wait for whatever the peer says next."""
-        return await within(self._timeout_s, self._qp.channel.receive(), "a message", self.peer)
-
-    async def hear(self, expected: type[_M]) -> _M:
-        """Wait for a message of one type.
-
-        Raises:
-            PeerRefused: the peer will not go on.
-            PeerProtocolError: it said something else.
-            PeerSilent: it says nothing.
-        """
-        heard = within(
-            self._timeout_s,
-            self._qp.channel.receive(),
-            f"the message {expected.__name__}",
-            self.peer,
-        )
-        return message_untrusted(await heard, expected)
-
-    async def line_at_last(self) -> dict[str, Any]:
-        """Wait for whatever the peer says next, for as long as the caller does."""
-        return await self._qp.channel.receive()
-
-    async def ask(self, message: Message, expected: type[_M]) -> _M:
-        """Say something and wait for its answer."""
-        await self.say(message)
-        return await self.hear(expected)
-
-    async def refuse(self, reason: str) -> None:
-        """Tell the peer why this is the end."""
-        await self.say(Refuse(printable(reason, TEXT_CHARACTERS_MAX)))

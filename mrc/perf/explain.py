@@ -19,16 +19,18 @@ HOST_FULL_PERCENT = 90.0
 WINDOW_FULL_SHARE = 0.5
 """Of the looks; in fewer the window is full only for moments."""
 REPEATED_SHARE_MIN = 0.001
-PACKET_OVERHEAD_BYTES = 128
-"""At most, of headers and seal around a payload."""
+AROUND_PAYLOAD_BYTES_MAX = 128
+"""Headers and seal around a payload, with IPv6."""
 MTU_BYTES_MAX = 4096
 RUN_BYTES_MAX = 65_507
 """What one UDP system call takes, segmented or not."""
 SHORT_RUN_SHARE = 0.75
 
 
-def findings(observed: Observed) -> tuple[Finding, ...]:
+def findings(observed: Observed | None) -> tuple[Finding, ...]:
     """Return what there is to say about one side, the most important first."""
+    if observed is None:
+        return ()
     found = [finding for rule in _RULES for finding in rule(observed)]
     return tuple(sorted(found, key=lambda finding: -finding.weight))
 
@@ -91,10 +93,7 @@ def _window(observed: Observed) -> _Said:
     cwnd = format_bytes(cwnd_bytes)
     most = observed.qp.window_bytes_max
     outstanding = observed.wanted.depth * observed.wanted.message_bytes
-    if observed.window.mpr_full / looks >= WINDOW_FULL_SHARE:
-        mpr = format_bytes(observed.qp.mpr_bytes)
-        yield Finding(70, f"the peer's tracking window (MPR) of {mpr} was full most of the time")
-    elif full >= WINDOW_FULL_SHARE and cwnd_bytes >= 0.95 * most:
+    if full >= WINDOW_FULL_SHARE and cwnd_bytes >= 0.95 * most:
         bound = "what the links hold"
         if most == observed.qp.receive_buffer_window_bytes:
             bound = "a quarter of the peer's receive buffers, its bound"
@@ -187,7 +186,7 @@ def _each(amount: int, calls: int) -> str:
 def _path_mtu(observed: Observed) -> _Said:
     mtu = observed.qp.mtu_bytes
     for port in observed.ports:
-        fits = port.link_mtu_bytes - PACKET_OVERHEAD_BYTES
+        fits = port.link_mtu_bytes - AROUND_PAYLOAD_BYTES_MAX
         if mtu >= MTU_BYTES_MAX:
             yield Finding(
                 10,
@@ -195,7 +194,7 @@ def _path_mtu(observed: Observed) -> _Said:
                 f" {port.link_mtu_bytes} bytes",
             )
         elif fits < 2 * mtu:
-            wanted = MTU_BYTES_MAX + PACKET_OVERHEAD_BYTES
+            wanted = MTU_BYTES_MAX + AROUND_PAYLOAD_BYTES_MAX
             yield Finding(
                 55,
                 f"plane {port.plane}: path MTU {mtu}, because interface {port.interface}"
@@ -226,7 +225,7 @@ def _repetitions(observed: Observed) -> _Said:
 def _short_runs(observed: Observed) -> _Said:
     """A system call costs the same whatever its length."""
     mtu, calls = observed.qp.mtu_bytes, sum(port.send_calls for port in observed.ports)
-    whole = RUN_BYTES_MAX // (mtu + PACKET_OVERHEAD_BYTES)
+    whole = RUN_BYTES_MAX // (mtu + AROUND_PAYLOAD_BYTES_MAX)
     if not observed.writes or observed.kind is not Kind.BANDWIDTH or not calls:
         return
     each = observed.sent.packets / calls

@@ -6,21 +6,21 @@ immediate at the other side, where the processors of both sides are about equall
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
 import numpy as np
 
-from mrc.errors import ConfigError, PeerProtocolError
+from mrc.errors import PeerProtocolError
+from mrc.perf.conversation import Round
 from mrc.perf.lanes import Lane
-from mrc.perf.memory import slots
-from mrc.perf.settings import Round
 
-LAST = (1 << 32) - 1
-"""Immediate data of the message that ends a round, and is not answered."""
+IMM_MAX = (1 << 32) - 1
 SAMPLES_MAX = 1 << 22
 """Round trips kept, 8 bytes each; of more, every second, then every fourth, and so on."""
 
@@ -86,21 +86,34 @@ class Samples:
 
 
 class _Paddle:
-    """What both sides have: one lane, and the next place in its memory."""
+    """What both sides have: one lane, and the writes on it that are not known to be placed.
+
+    Nobody waits for the acknowledgement of a write before going on: it is no part of a message's
+    way, and comes behind the answer, or after it.
+    """
 
     def __init__(self, lanes: Sequence[Lane], wanted: Round) -> None:
-        if len(lanes) != 1 or lanes[0].source is None or lanes[0].remote is None:
-            raise ConfigError("latency is of one queue pair that goes both ways")
-        self._lane, self._wanted = lanes[0], wanted
-        self._source, self._remote = lanes[0].source, lanes[0].remote
-        self._places = slots(min(len(self._source), self._remote.length), wanted.message_bytes)
+        (self._lane,) = lanes
+        self._wanted = wanted
+        self._posted: deque[asyncio.Future[None]] = deque()
         self.lane_operations = [0]
 
-    async def _hit(self, number: int) -> None:
-        size_bytes = self._wanted.message_bytes
-        offset = number % self._places * size_bytes
-        data = self._source[offset : offset + size_bytes]
-        await self._lane.qp.write_imm(data, self._remote, offset, imm=number % LAST)
+    def _hit(self, number: int) -> None:
+        """Post one message, and look after those before."""
+        imm = number & IMM_MAX
+        self._posted.append(self._lane.post(number, self._wanted.message_bytes, imm))
+        while self._posted[0].done():
+            self._settle(self._posted[0])
+
+    async def _settled(self) -> None:
+        """Wait until all that was posted is placed."""
+        while self._posted:
+            await asyncio.wait((self._posted[0],))
+            self._settle(self._posted[0])
+
+    def _settle(self, oldest: asyncio.Future[None]) -> None:
+        oldest.result()
+        self._posted.popleft()
         self.lane_operations[0] += 1
 
 
@@ -124,14 +137,14 @@ class Ping(_Paddle):
             if self._stopped:
                 break
             began_ns = perf_counter_ns()
-            await self._hit(number)
+            self._hit(number)
             answer = await next_immediate()
             self.samples.add(perf_counter_ns() - began_ns)
-            if answer.imm != number % LAST:
+            if answer.imm != number & IMM_MAX:
                 raise PeerProtocolError(
                     f"{self._lane.qp.peer} answered message {number} with {answer.imm}"
                 )
-        await self._lane.qp.write_imm(self._source[:1], self._remote, imm=LAST)
+        await self._settled()
 
     def stop(self) -> None:
         """Play no more after the message that is on its way."""
@@ -139,15 +152,29 @@ class Ping(_Paddle):
 
 
 class Pong(_Paddle):
-    """The listening side: answers whatever comes, until the message that says it was the last."""
+    """The listening side: answers whatever comes."""
+
+    def __init__(self, lanes: Sequence[Lane], wanted: Round) -> None:
+        super().__init__(lanes, wanted)
+        self._answering: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Answer until the last."""
-        for number in itertools.count():
-            immediate = await self._lane.qp.next_immediate()
-            if immediate.imm == LAST:
-                return
-            await self._hit(number)
+        """Answer until `stop` is called: by then the other side has all its answers."""
+        self._answering = asyncio.ensure_future(self._answer())
+        try:
+            await asyncio.wait((self._answering,))
+            if not self._answering.cancelled():
+                self._answering.result()
+            await self._settled()
+        finally:
+            self._answering.cancel()
 
     def stop(self) -> None:
-        """Do nothing: the last message says it."""
+        """Wait for nothing more."""
+        if self._answering is not None:
+            self._answering.cancel()
+
+    async def _answer(self) -> None:
+        for number in itertools.count():
+            await self._lane.qp.next_immediate()
+            self._hit(number)

@@ -82,7 +82,22 @@ class Meter:
             message_bytes: of each message.
             operations: messages that are done; None: as many as the queue pairs say.
         """
+        return self._sender(self._read(), message_bytes, operations)
+
+    def receiver(self) -> ReceiverFigures:
+        """Return what was received since."""
+        return self._receiver(self._read())
+
+    def lap(self, message_bytes: int) -> tuple[SenderFigures, ReceiverFigures]:
+        """Return both, and count from this same moment on."""
         now = self._read()
+        figures = self._sender(now, message_bytes), self._receiver(now)
+        self._begin = now
+        return figures
+
+    def _sender(
+        self, now: _Counters, message_bytes: int, operations: int | None = None
+    ) -> SenderFigures:
         done, *packets = _difference(now.sent, self._begin.sent)
         operations = done if operations is None else operations
         return SenderFigures(
@@ -93,9 +108,7 @@ class Meter:
             *packets,
         )
 
-    def receiver(self) -> ReceiverFigures:
-        """Return what was received since."""
-        now = self._read()
+    def _receiver(self, now: _Counters) -> ReceiverFigures:
         messages, size_bytes, *packets = _difference(now.received, self._begin.received)
         return ReceiverFigures(
             messages,

@@ -2,12 +2,15 @@
 
 One small buffer sent over and over stays in the processor's cache, and its figures promise what no
 application gets. So each message goes from, and to, the next place of a large one.
+
+What touches all of it takes long, runs in threads, and looks once a chunk whether it shall stop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import numpy.typing as npt
@@ -23,35 +26,49 @@ _CHUNK_BYTES = 1 << 20
 _MEMINFO = Path("/proc/meminfo")
 
 
-def empty(size_bytes: int) -> Bytes:
+def empty(size_bytes: int, stop: Event) -> Bytes:
     """Return zeroed memory whose pages are there: the first message must not pay for them."""
     memory = np.empty(size_bytes, np.uint8)
-    memory.fill(0)
+    clear(memory, stop)
     return memory
 
 
-def patterned(size_bytes: int, seed: tuple[int, ...]) -> Bytes:
+def clear(memory: Bytes, stop: Event) -> None:
+    """Fill memory with zeros."""
+    for chunk in _chunks(len(memory), stop):
+        memory[chunk] = 0
+
+
+def patterned(size_bytes: int, seed: tuple[int, ...], stop: Event) -> Bytes:
     """Return memory full of a pattern that does not compress, and in which no byte is zero."""
     memory = np.empty(size_bytes, np.uint8)
-    for offset, chunk in _pattern(size_bytes, seed):
-        memory[offset : offset + len(chunk)] = chunk
+    for chunk, pattern in _pattern(size_bytes, seed, stop):
+        memory[chunk] = pattern
     return memory
 
 
-def count_wrong(memory: Bytes, size_bytes: int, seed: tuple[int, ...]) -> int:
+def count_wrong(memory: Bytes, size_bytes: int, seed: tuple[int, ...], stop: Event) -> int:
     """Count the bytes that differ from the pattern among the first `size_bytes`."""
     wrong = 0
-    for offset, chunk in _pattern(size_bytes, seed):
-        wrong += int(np.count_nonzero(memory[offset : offset + len(chunk)] != chunk))
+    for chunk, pattern in _pattern(size_bytes, seed, stop):
+        wrong += int(np.count_nonzero(memory[chunk] != pattern))
     return wrong
 
 
-def _pattern(size_bytes: int, seed: tuple[int, ...]) -> Iterator[tuple[int, Bytes]]:
-    generator = np.random.default_rng(seed)
+def _chunks(size_bytes: int, stop: Event) -> Iterator[slice]:
+    """Yield what memory is worked on by, until told to stop: nobody waits for gigabytes to end."""
     for offset in range(0, size_bytes, _CHUNK_BYTES):
+        if stop.is_set():
+            return
+        yield slice(offset, min(offset + _CHUNK_BYTES, size_bytes))
+
+
+def _pattern(size_bytes: int, seed: tuple[int, ...], stop: Event) -> Iterator[tuple[slice, Bytes]]:
+    generator = np.random.default_rng(seed)
+    for chunk in _chunks(size_bytes, stop):
         words = generator.integers(0, 1 << 64, _CHUNK_BYTES // 8, np.uint64)
-        chunk = words.view(np.uint8)[: size_bytes - offset]
-        yield offset, np.maximum(chunk, 1, out=chunk)
+        pattern = words.view(np.uint8)[: chunk.stop - chunk.start]
+        yield chunk, np.maximum(pattern, 1, out=pattern)
 
 
 def slots(buffer_bytes: int, message_bytes: int) -> int:

@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 import click
 
 from mrc.cli.names import printable
-from mrc.cli.options import CONTROL_PORT, MTU_CHOICES, TIMEOUT_S_DEFAULT, AddressType
+from mrc.cli.options import (
+    CONTROL_PORT,
+    MTU_CHOICES,
+    TIMEOUT_S_DEFAULT,
+    AddressType,
+    SecondsRange,
+)
 from mrc.errors import ConfigError
 from mrc.perf.own_listener import UNTIL_EOF
 from mrc.perf.settings import (
@@ -22,6 +28,7 @@ from mrc.perf.settings import (
     DURATION_S_DEFAULT,
     MESSAGE_BYTES_MAX,
     OPERATIONS_MAX,
+    OUTSTANDING_BYTES_MAX,
     QPS_MAX,
     SIZE_DEFAULT,
     WARM_UP_OPERATIONS_MAX,
@@ -31,6 +38,7 @@ from mrc.units import format_bytes, parse_bytes
 PATHS_DEFAULT = 16
 PATHS_MAX = 4096
 PAIRS_DEFAULT = 5
+INTERVAL_S_MIN = 0.01
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -110,7 +118,7 @@ plan_options = _adding(
         "-D",
         "--duration",
         "duration_s",
-        type=click.FloatRange(0.01, 86_400),
+        type=SecondsRange(0.01, 86_400),
         metavar="SECONDS",
         help=f"Length of a test, 0.01 to 86400. Default: {DURATION_S_DEFAULT[0]:g}, or"
         f" {DURATION_S_DEFAULT[1]:g} with --compare.",
@@ -121,7 +129,7 @@ plan_options = _adding(
         type=click.IntRange(0, OPERATIONS_MAX),
         metavar="N",
         help="Messages a queue pair before each test that are not counted. Default: one walk"
-        f" through the buffer, {WARM_UP_OPERATIONS_MAX} at most.",
+        f" through the buffer, {WARM_UP_OPERATIONS_MAX} at most, shared by the queue pairs.",
     ),
     click.option(
         "-q",
@@ -140,7 +148,8 @@ plan_options = _adding(
         default=DEPTH_DEFAULT,
         show_default=True,
         metavar="N",
-        help="Writes outstanding a queue pair.",
+        help="Writes outstanding a queue pair; of large messages fewer, as many as the buffer has"
+        f" places and {format_bytes(OUTSTANDING_BYTES_MAX)} in all can be, but 2.",
     ),
     click.option(
         "--buffer",
@@ -160,10 +169,10 @@ plan_options = _adding(
     click.option(
         "--interval",
         "interval_s",
-        type=click.FloatRange(0, 3600),
+        type=SecondsRange(0, 3600),
         metavar="SECONDS",
-        help="Between interim figures, on standard error and in JSON; 0: none. Default: 1 in"
-        " JSON, none for people.",
+        help="Between interim figures, on standard error and in JSON;"
+        f" {INTERVAL_S_MIN:g} to 3600, or 0: none. Default: 1 in JSON, none for people.",
     ),
 )
 """Adds the options about what is measured, which the connecting side has."""
@@ -224,7 +233,7 @@ network_options = _adding(
     click.option(
         "--connect-timeout",
         "connect_timeout_s",
-        type=click.FloatRange(0.1, 3600),
+        type=SecondsRange(0.1, 3600),
         default=10.0,
         show_default=True,
         metavar="SECONDS",
@@ -233,7 +242,7 @@ network_options = _adding(
     click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(0.1, 86_400),
+        type=SecondsRange(0.1, 86_400),
         default=TIMEOUT_S_DEFAULT,
         show_default=True,
         metavar="SECONDS",
@@ -260,10 +269,8 @@ self_options = _adding(
     click.option(
         "--pairs",
         type=click.IntRange(1, 1000),
-        default=PAIRS_DEFAULT,
-        show_default=True,
         metavar="N",
-        help="Pairs of runs that --compare makes.",
+        help=f"Pairs of runs that --compare makes. Default: {PAIRS_DEFAULT}.",
     ),
 )
 """Adds the options for a run against a listener of its own."""

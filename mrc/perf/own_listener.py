@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self
 
+from mrc.cli.failures import ExitCode
 from mrc.cli.names import printable
-from mrc.errors import PeerUnreachable
+from mrc.errors import ConfigError, PeerUnreachable
 from mrc.perf.parts import within
 
 START_TIMEOUT_S = 30.0
@@ -47,7 +48,9 @@ class OwnListener:
         """Start it and wait until it listens.
 
         Raises:
-            PeerUnreachable: it ended or said nothing; with its last words.
+            ConfigError: it cannot be what was asked for; with its last words.
+            PeerUnreachable: it ended otherwise.
+            PeerSilent: it said nothing.
         """
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -71,15 +74,19 @@ class OwnListener:
 
     async def _read(self) -> None:
         """Take what it says until it ends: a full pipe would stop it."""
-        stream = self._process.stderr if self._process is not None else None
-        while stream is not None and (line := await stream.readline()):
+        process = self._process
+        if process is None or process.stderr is None:
+            return
+        while line := await process.stderr.readline():
             text = line.decode(errors="replace").strip()
             if text.startswith("mrc://") and not self._url.done():
                 self._url.set_result(text)
             self._said.append(text)
         if not self._url.done():
+            usage = await process.wait() == ExitCode.USAGE
             words = printable(" ".join(self._said), 500)
-            self._url.set_exception(PeerUnreachable(f"own listener did not start: {words}"))
+            error = ConfigError if usage else PeerUnreachable
+            self._url.set_exception(error(f"own listener did not start: {words}"))
 
     async def _end(self) -> None:
         """End it, gently first."""

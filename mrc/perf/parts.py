@@ -1,12 +1,12 @@
 """What a side does in a round of a test, as those who drive it see it; and waiting with a deadline.
 
-A kind of test is a module with two of these, one a side; `PARTS` in `kinds` names them.
+A kind of test is a module with two of these, one a side.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from mrc.cli.failures import PeerSilent
@@ -42,6 +42,21 @@ async def together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def ticks(interval_s: float, end: asyncio.Future[Any]) -> AsyncIterator[None]:
+    """Yield at regular times until a future is done.
+
+    After a pause it goes on from there, rather than make up for what was missed.
+    """
+    loop = asyncio.get_running_loop()
+    due_s = loop.time()
+    while True:
+        due_s = max(due_s + interval_s, loop.time())
+        await asyncio.wait((end,), timeout=due_s - loop.time())
+        if end.done():
+            return
+        yield
+
+
 async def within(timeout_s: float, work: Awaitable[_T], what: str, peer: str) -> _T:
     """Wait for an answer.
 
@@ -49,35 +64,36 @@ async def within(timeout_s: float, work: Awaitable[_T], what: str, peer: str) ->
         PeerSilent: it did not come in time.
     """
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s) as limit:
             return await work
     except TimeoutError as error:
+        if not limit.expired():
+            # What was waited for had a time-out of its own.
+            raise
         raise PeerSilent(
             f"{peer}: {what} did not come within {timeout_s:g} s", peer=peer
         ) from error
 
 
 async def while_progressing(
-    work: Coroutine[Any, Any, _T],
+    work: Awaitable[_T],
     progress: Callable[[], int],
     timeout_s: float,
     *,
     what: str,
     peer: str,
-    unit: str = "bytes",
 ) -> _T:
-    """Wait for work as long as a number grows.
+    """Wait for work as long as bytes move.
 
     Args:
         work: to be done.
-        progress: how much has been done so far.
-        timeout_s: how long the number may stand still.
+        progress: bytes moved so far.
+        timeout_s: how long they may stand still.
         what: is waited for.
         peer: who would have to do its part.
-        unit: of the number.
 
     Raises:
-        PeerSilent: it stood still for so long.
+        PeerSilent: they stood still for so long.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
@@ -90,7 +106,7 @@ async def while_progressing(
             elif now_s - moved_s >= timeout_s:
                 still = format_ns((now_s - moved_s) * 1e9)
                 raise PeerSilent(
-                    f"{peer}: no progress for {still} in {what}; {seen:,} {unit} until then",
+                    f"{peer}: no progress for {still} in {what}; {seen:,} bytes until then",
                     peer=peer,
                 )
         return await task

@@ -89,7 +89,6 @@ class Report:
         intervals: interim figures.
         paths: counters of every path at the end.
         findings: what limited it, by side, the most important first.
-        error: what ended it, as `failure` tells it.
     """
 
     start: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +97,6 @@ class Report:
     intervals: list[dict[str, Any]] = field(default_factory=list)
     paths: list[dict[str, Any]] = field(default_factory=list)
     findings: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
-    error: dict[str, Any] | None = None
 
 
 def document(

@@ -74,8 +74,7 @@ async def _measure(
 
 async def alone(session: PerfSession, wishes: Wishes, plan: Plan) -> ExitCode:
     """Run the plan against a listener of our own."""
-    options = (*_options(wishes), *(("--lock",) if wishes.locked else ()))
-    async with OwnListener(options) as listener:
+    async with OwnListener(listener_options(wishes)) as listener:
         return await connect(session, wishes, plan, listener.url)
 
 
@@ -89,7 +88,7 @@ async def compare(
     try:
         async with AsyncExitStack() as stack:
             listeners = [
-                await stack.enter_async_context(OwnListener((*_options(wishes), *options)))
+                await stack.enter_async_context(OwnListener((*listener_options(wishes), *options)))
                 for options in (plain, enabled)
             ]
 
@@ -112,13 +111,14 @@ async def compare(
     return ExitCode.DONE
 
 
-def _options(wishes: Wishes) -> tuple[str, ...]:
+def listener_options(wishes: Wishes) -> tuple[str, ...]:
     """Return what a listener of our own must have as we have it."""
     return (
         *("--paths", str(wishes.config.paths)),
         *("--mtu", str(wishes.config.mtu)),
         *("--icrc", "on" if wishes.config.icrc else "off"),
         *("--timeout", str(wishes.timeout_s)),
+        *(("--lock",) if wishes.locked else ()),
         *(word for plane in wishes.planes for word in ("--plane", plane)),
     )
 
@@ -126,7 +126,7 @@ def _options(wishes: Wishes) -> tuple[str, ...]:
 # Listening.
 
 
-class _Log:
+class Log:
     """What a listener tells of its clients."""
 
     def __init__(self, session: PerfSession) -> None:
@@ -149,18 +149,20 @@ class _Log:
         ended = {"error": None if cancelled else failure(error, code)}
         self._clients.append({**report.start, "end": end_json(report), **ended})
         del self._clients[:-CLIENTS_KEPT_MAX]
+        if not report.tests:
+            return
         session.say(f"{report.start['peer']}, as counted here:")
-        if report.tests and report.tests[0].kind is Kind.BANDWIDTH:
-            session.say(heading(report.tests[0].kind))
-            for test in report.tests:
-                session.say(row(test))
-        elif report.tests:
+        if report.tests[0].kind is Kind.LATENCY:
             session.say(f"{sum(test.operations for test in report.tests)} messages answered")
+            return
+        session.say(heading(Kind.BANDWIDTH))
+        for test in report.tests:
+            session.say(row(test))
 
 
 async def listen(session: PerfSession, wishes: Wishes) -> ExitCode:
     """Serve one client after the other."""
-    log = _Log(session)
+    log = Log(session)
     lock = mrc.Lock.new() if wishes.locked else None
     async with (
         mrc.Endpoint(wishes.config) as endpoint,

@@ -9,40 +9,48 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 import mrc
-from mrc.errors import ConfigError, PeerProtocolError
+from mrc.errors import MrcError, PeerProtocolError
+from mrc.perf.bandwidth import Sink, Stream
 from mrc.perf.conversation import (
     Accept,
     Bye,
     Join,
     Offer,
     Ready,
-    Refuse,
-    Region,
     Result,
-    Run,
+    Round,
     Stop,
-    Talk,
     Target,
     message_untrusted,
     offer_untrusted,
 )
 from mrc.perf.explain import findings
-from mrc.perf.kinds import sides
-from mrc.perf.lanes import CONNECTING, LISTENING, Lane
+from mrc.perf.lanes import CONNECTING, LISTENING, Lane, clear_targets, count_wrong_bytes
+from mrc.perf.latency import Pong
 from mrc.perf.measures import Meter
 from mrc.perf.memory import check_room
-from mrc.perf.parts import Part, while_progressing
+from mrc.perf.parts import Part, while_progressing, within
 from mrc.perf.probe import Probe
 from mrc.perf.report import Report, SizeReport
-from mrc.perf.settings import QPS_MAX, WRITES_MAX, Round
+from mrc.perf.settings import QPS_MAX, TESTS_MAX, WRITES_MAX, Kind
+from mrc.perf.talk import Talk
 
 GREETING_TIMEOUT_S = 10.0
 """For a queue pair to say what it is."""
 QPS_AT_ONCE_MAX = 2 * QPS_MAX
-"""Queue pairs of the client and of whoever has not said yet what he wants, 300 KiB each."""
+"""Queue pairs of the client and of whoever has not said yet what he wants; 16 KiB each, 41 behind a
+lock."""
+TOLD_AT_ONCE_MAX = 16
+"""Further ones that are told so before they are closed; still others just are."""
+_JOIN_S = 1.0
+_FILL_BYTES_PER_S = 100e6
+"""A client has so long for each of its queue pairs and their buffers, a tenth of what is usual."""
+
+
+class Unwanted(MrcError):
+    """This listener does not take what it was offered, now or at all."""
 
 
 class Service:
@@ -64,48 +72,57 @@ class Service:
         self._timeout_s = timeout_s
         self._told = told
         self._serving: _Client | None = None
-        self._first_over = asyncio.Event()
-        self.clients = 0
-        """Served so far."""
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._once = False
 
     async def serve(self, listener: mrc.Listener, *, once: bool) -> None:
-        """Serve until cancelled, or until the first client that was accepted is done."""
+        """Serve until cancelled, or until the first client that was accepted is done.
+
+        Raises:
+            Exception: what `told` has raised.
+        """
+        self._once = once
         greetings: set[asyncio.Task[None]] = set()
         accepting = asyncio.ensure_future(self._accept(listener, greetings))
-        over = asyncio.ensure_future(self._first_over.wait())
         try:
-            waiting = {accepting, over} if once else {accepting}
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((accepting, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if accepting.done():
                 accepting.result()
         finally:
-            tasks = [accepting, over, *greetings]
+            tasks = [accepting, *greetings]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._ended.done():
+                self._ended.result()
 
     async def _accept(self, listener: mrc.Listener, greetings: set[asyncio.Task[None]]) -> None:
         while True:
             qp = await listener.accept()
-            if len(greetings) >= QPS_AT_ONCE_MAX:
+            if len(greetings) < QPS_AT_ONCE_MAX:
+                task = asyncio.ensure_future(self._greet(qp))
+            elif len(greetings) < QPS_AT_ONCE_MAX + TOLD_AT_ONCE_MAX:
+                task = asyncio.ensure_future(_turn_away(qp))
+            else:
                 qp.abort()
                 continue
-            task = asyncio.ensure_future(self._greet(qp))
             greetings.add(task)
             task.add_done_callback(greetings.discard)
 
     async def _greet(self, qp: mrc.QueuePair) -> None:
         """Find out what a queue pair is for, and see it through; the others do not suffer."""
-        talk = Talk(qp, GREETING_TIMEOUT_S)
         client: _Client | None = None
         try:
             async with qp:
-                line = await talk.line()
-                if line.get("type") == Join.TYPE:
-                    await self._join(qp, talk, message_untrusted(line, Join))
-                    return
-                client = await self._admit(qp, talk, offer_untrusted(line))
-                await client.run(Talk(qp, self._timeout_s))
+                talk = Talk(qp, self._timeout_s)
+                async with talk.telling_why():
+                    said = qp.channel.receive()
+                    line = await within(GREETING_TIMEOUT_S, said, "a greeting", qp.peer)
+                    if line.get("type") == Join.TYPE:
+                        await self._join(qp, talk, message_untrusted(line, Join))
+                        return
+                    client = self._admit(qp, offer_untrusted(line))
+                    await client.run(talk)
                 # The next may come while this one's connections are being closed.
                 self._release(client)
             self._end(client, None)
@@ -120,42 +137,51 @@ class Service:
         """Give a queue pair to the client that it belongs to, and keep it until that has gone."""
         client = self._serving
         if client is None or not client.is_called_untrusted(join.session):
-            await talk.say(Refuse("no such session"))
-            raise PeerProtocolError(f"{qp.peer} would join a session that is not here")
+            raise Unwanted("no such session")
         try:
             await client.join(qp, talk, join)
-        except PeerProtocolError as error:
-            await talk.say(Refuse(str(error)))
-            raise
-        await client.over.wait()
+            await client.over.wait()
+        except MrcError:
+            # Once the client is over it is no news what becomes of its queue pairs.
+            if not client.over.is_set():
+                raise
+        finally:
+            self._make_room(client)
 
-    async def _admit(self, qp: mrc.QueuePair, talk: Talk, offer: Offer) -> _Client:
+    def _admit(self, qp: mrc.QueuePair, offer: Offer) -> _Client:
         """Take a client, unless there is one, or it wants more than there is."""
-        try:
-            if self._serving is not None:
-                raise ConfigError(f"busy with {self._serving.peer}; try again later")
-            check_room(offer.qps * offer.buffer_bytes * _buffers(offer))
-        except ConfigError as error:
-            await talk.say(Refuse(str(error)))
-            raise
+        if self._serving is not None:
+            raise Unwanted(f"busy with {self._serving.peer}; try again later")
+        check_room(offer.memory_bytes)
         self._serving = client = _Client(self._endpoint, offer, qp, self._timeout_s)
         return client
 
     def _end(self, client: _Client | None, error: BaseException | None) -> None:
         """Make room for the next client, and tell of this one."""
-        if client is None:
-            self._told(Report(), error)
-            return
-        self._release(client)
-        self.clients += 1
-        self._told(client.report, error)
-        self._first_over.set()
+        if client is not None:
+            self._release(client)
+        try:
+            self._told(client.report if client is not None else Report(), error)
+        except Exception as failure:  # noqa: BLE001 - `serve` raises it
+            if not self._ended.done():
+                self._ended.set_exception(failure)
+        if client is not None and self._once and not self._ended.done():
+            self._ended.set_result(None)
 
     def _release(self, client: _Client) -> None:
-        """Let the client's queue pairs go, and the next client come. Twice is once."""
-        client.over.set()
-        if self._serving is client:
+        """Let go of the client's queue pairs and memory. Twice is once."""
+        client.free()
+        self._make_room(client)
+
+    def _make_room(self, client: _Client) -> None:
+        """Let the next client come, once this one has all of its memory given back."""
+        if self._serving is client and client.is_gone:
             self._serving = None
+
+
+async def _turn_away(qp: mrc.QueuePair) -> None:
+    async with qp:
+        await Talk(qp, GREETING_TIMEOUT_S).refuse(Unwanted("too many at once; try again later"))
 
 
 class _Client:
@@ -173,7 +199,10 @@ class _Client:
         self._endpoint = endpoint
         self._offer = offer
         self._timeout_s = timeout_s
+        self._taken: dict[int, Lane] = {}
+        """All lanes, or those whose memory is still being made when the client has gone."""
         self._lanes: dict[int, Lane] = {}
+        """Those that are ready."""
         self.peer = control.peer
         self.session = secrets.token_hex(16)
         self.over = asyncio.Event()
@@ -192,40 +221,60 @@ class _Client:
         said = session.encode("utf-8", "surrogatepass")
         return secrets.compare_digest(said, self.session.encode())
 
+    @property
+    def is_gone(self) -> bool:
+        """It is over, and nothing is at work on its memory any more."""
+        return self.over.is_set() and not self._taken
+
+    def free(self) -> None:
+        """End it, and let go of all memory; what is being made is let go of by `join`."""
+        self.over.set()
+        for lane in self._taken.values():
+            lane.free()
+        for index in self._lanes:
+            del self._taken[index]
+        self._lanes.clear()
+
     async def join(self, qp: mrc.QueuePair, talk: Talk, join: Join) -> None:
         """Take a queue pair as a lane, with memory of its own.
 
         Raises:
             PeerProtocolError: it is one too many, or has no memory for what it will get.
+            QueuePairClosed: the client ended meanwhile.
         """
+        offer, index = self._offer, join.lane
+        if index >= offer.qps or index in self._taken or self.over.is_set():
+            raise PeerProtocolError(f"lane {index} of {offer.qps} is none, or taken")
+        if offer.both_ways and (join.region is None or join.region.length < offer.buffer_bytes):
+            raise PeerProtocolError(f"lane {index} has no memory to be written to")
+        lane = self._taken[index] = Lane(qp, index)
+        try:
+            region = await talk.working(self._fill(lane))
+            await talk.say(Target(region))
+        except BaseException:
+            lane.free()
+            del self._taken[index]
+            raise
+        lane.remote = join.region
+        self._lanes[index] = lane
+
+    async def _fill(self, lane: Lane) -> mrc.RemoteRegion:
         offer = self._offer
-        if join.lane >= offer.qps or join.lane in self._lanes:
-            raise PeerProtocolError(f"lane {join.lane} of {offer.qps} is none, or taken")
-        lane = self._lanes[join.lane] = Lane(qp, join.lane)
-        if _both_ways(offer):
-            if join.region is None or join.region.length < offer.buffer_bytes:
-                raise PeerProtocolError(f"lane {join.lane} has no memory to be written to")
-            lane.remote = join.region.remote_untrusted()
+        if offer.both_ways:
             await lane.fill_source(offer.buffer_bytes, offer.seed, LISTENING)
-        region = Region(**(await lane.open_target(offer.buffer_bytes)).to_json())
-        await talk.say(Target(region))
+        return await lane.open_target(offer.buffer_bytes)
 
     async def run(self, talk: Talk) -> None:
         """Accept the client and do its rounds until it says goodbye."""
+        offer, what = self._offer, "what to do next"
         await talk.say(Accept(self.session))
-        while True:
-            # A client has this long for each of its queue pairs, and for what it does by itself.
-            line = await while_progressing(
-                talk.line_at_last(),
-                lambda: len(self._lanes),
-                self._timeout_s,
-                what="what to do next",
-                peer=self.peer,
-                unit="queue pairs",
-            )
-            if line.get("type") == Bye.TYPE:
-                return
-            await self._round(talk, message_untrusted(line, Run), self._all_lanes())
+        joins_s = offer.qps * _JOIN_S + offer.memory_bytes / _FILL_BYTES_PER_S
+        line = await within(
+            self._timeout_s + joins_s, talk.line_untrusted(what), "all queue pairs", self.peer
+        )
+        while line.get("type") != Bye.TYPE:
+            await self._round(talk, message_untrusted(line, Round), self._all_lanes())
+            line = await talk.line_untrusted(what)
 
     def _all_lanes(self) -> list[Lane]:
         """Return the lanes in their order.
@@ -239,88 +288,71 @@ class _Client:
             )
         return [self._lanes[index] for index in range(self._offer.qps)]
 
-    async def _round(self, talk: Talk, run: Run, lanes: list[Lane]) -> None:
+    async def _round(self, talk: Talk, wanted: Round, lanes: list[Lane]) -> None:
         """Do one round: write what is asked for, count what comes, and say what it was."""
         offer = self._offer
-        self._check(run)
-        wanted = Round(run.message_bytes, run.operations, run.depth, run.counts)
-        for lane in lanes if offer.verify else ():
-            await lane.clear_target()
-        part = sides(offer.kind, bidirectional=offer.bidirectional).listening(lanes, wanted)
-        probe = Probe(self._endpoint, lanes, offer.kind, wanted, writes=_both_ways(offer))
-        test = SizeReport(offer.kind, run.message_bytes)
-        if run.counts:
+        self._check(wanted)
+        if offer.verify:
+            await talk.working(clear_targets(lanes))
+        part = self._part(lanes, wanted)
+        probe = Probe(self._endpoint, lanes, offer.kind, wanted, writes=offer.both_ways)
+        test = SizeReport(offer.kind, wanted.message_bytes)
+        if wanted.counts:
             self.report.tests.append(test)
         async with probe:
             try:
                 stop = await self._play(talk, part, probe.meter)
             finally:
                 test.received = received = probe.meter.receiver()
-                if _both_ways(offer):
+                if offer.both_ways:
                     test.sent_back = probe.meter.sender(
-                        run.message_bytes, sum(part.lane_operations)
+                        wanted.message_bytes, sum(part.lane_operations)
                     )
+        if len(stop.operations) != len(lanes):
+            raise PeerProtocolError(f"counts of {len(stop.operations)} lanes of {len(lanes)}")
         if offer.verify:
-            test.wrong_bytes = await self._wrong_bytes(lanes, run.message_bytes, stop)
+            counting = count_wrong_bytes(
+                lanes, wanted.message_bytes, stop.operations, offer.seed, CONNECTING
+            )
+            test.wrong_bytes = await talk.working(counting)
         test.complete = True
-        told = findings(probe.observed) if probe.observed is not None else ()
-        done = tuple(part.lane_operations)
+        done, told = tuple(part.lane_operations), findings(probe.observed)
         await talk.say(Result(received, test.sent_back, done, test.wrong_bytes, told))
 
-    def _check(self, run: Run) -> None:
+    def _part(self, lanes: list[Lane], wanted: Round) -> Part:
+        if self._offer.kind is Kind.LATENCY:
+            return Pong(lanes, wanted)
+        return Stream(lanes, wanted) if self._offer.bidirectional else Sink(lanes)
+
+    def _check(self, wanted: Round) -> None:
         """Hold a round against the offer.
 
         Raises:
             PeerProtocolError: it wants more.
         """
         offer = self._offer
-        if run.message_bytes > offer.message_bytes_max:
+        if wanted.message_bytes > offer.message_bytes_max:
             raise PeerProtocolError(
-                f"messages of {run.message_bytes} bytes, {offer.message_bytes_max} were announced"
+                f"messages of {wanted.message_bytes} bytes,"
+                f" {offer.message_bytes_max} were announced"
             )
-        if run.depth * offer.qps > WRITES_MAX:
-            raise PeerProtocolError(f"{run.depth} writes on {offer.qps} queue pairs at once")
+        if wanted.depth * offer.qps > WRITES_MAX:
+            raise PeerProtocolError(f"{wanted.depth} writes on {offer.qps} queue pairs at once")
+        if wanted.counts and len(self.report.tests) >= TESTS_MAX:
+            raise PeerProtocolError(f"more than {TESTS_MAX} tests")
 
     async def _play(self, talk: Talk, part: Part, meter: Meter) -> Stop:
-        """Work until the client says that the round is over."""
+        """Work until the client says that the round is over, and this side's work is as well."""
         meter.begin()
         work = asyncio.ensure_future(part.run())
         try:
             await talk.say(Ready())
-            return await self._until_stopped(talk, part, work, meter)
+            stop = await talk.hear_untrusted(Stop, meter.moved_bytes)
+            part.stop()
+            await while_progressing(
+                work, meter.moved_bytes, self._timeout_s, what="a round", peer=self.peer
+            )
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-
-    async def _until_stopped(
-        self, talk: Talk, part: Part, work: asyncio.Task[None], meter: Meter
-    ) -> Stop:
-        """Wait until the client says that the round is over, and this side's work is as well."""
-        line = await while_progressing(
-            talk.line_at_last(), meter.moved_bytes, self._timeout_s, what="a round", peer=self.peer
-        )
-        stop = message_untrusted(line, Stop)
-        part.stop()
-        await while_progressing(
-            _finish(work), meter.moved_bytes, self._timeout_s, what="a round", peer=self.peer
-        )
         return stop
-
-    async def _wrong_bytes(self, lanes: list[Lane], message_bytes: int, stop: Stop) -> int:
-        """Count what is wrong with the client's messages."""
-        wrong = 0
-        for lane, operations in zip(lanes, stop.operations, strict=False):
-            wrong += await lane.wrong_bytes(message_bytes, operations, self._offer.seed, CONNECTING)
-        return wrong
-
-
-async def _finish(work: asyncio.Future[Any]) -> None:
-    await work
-
-
-def _both_ways(offer: Offer) -> bool:
-    return offer.bidirectional or offer.kind.answers
-
-
-def _buffers(offer: Offer) -> int:
-    return 2 if _both_ways(offer) else 1

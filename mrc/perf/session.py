@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from typing import Any
 
 import click
 
 import mrc
-from mrc.cli.failures import ExitCode
+from mrc.cli.failures import ExitCode, OutputClosed, file_trouble
 from mrc.cli.report import failure
-from mrc.cli.session import Session, print_document
+from mrc.cli.session import Session, print_document, silence_stdout
 from mrc.perf.report import Report, document, event_line, size_json
 from mrc.perf.table import explained, header, heading, row
 from mrc.units import format_bps
@@ -51,11 +54,12 @@ class PerfSession(Session):
         self.in_turns = False
         self._explain = explain
         self._lively = lively
+        self._output_lost = False
 
     def say(self, text: str) -> None:
         """Print a line for people: in JSON mode there is nobody who would read it."""
         if not self.as_json:
-            click.echo(text)
+            self._print(text)
 
     def announce(self, url: mrc.Url) -> None:
         """Print where a listener is, where it can be found by a person and by a script."""
@@ -103,9 +107,30 @@ class PerfSession(Session):
 
     def _event(self, name: str, data: Any) -> None:
         if self._as_stream:
-            click.echo(event_line(name, data))
+            self._print(event_line(name, data))
+
+    def _print(self, text: str) -> None:
+        """Print a line to standard output.
+
+        Raises:
+            OutputClosed: its reader went away.
+            FileTrouble: it is full, or closed.
+        """
+        try:
+            if sys.stdout is None:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            click.echo(text)
+        except BrokenPipeError as error:
+            self._output_lost = True
+            silence_stdout()
+            raise OutputClosed("the reader of standard output went away") from error
+        except OSError as error:
+            self._output_lost = True
+            raise file_trouble(error, "standard output") from error
 
     def _print_document(self, error: BaseException | None, code: ExitCode) -> None:
+        if self._output_lost:
+            return
         body = document(self.report, failure(error, code), self.more)
         if not self._as_stream:
             print_document(body)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 
 from mrc.cli.names import printable
 from mrc.perf.conversation import TEXT_CHARACTERS_MAX
 from mrc.perf.report import Report, SizeReport
-from mrc.perf.settings import Kind, Plan
+from mrc.perf.settings import Kind
 from mrc.units import NS_PER_US, format_bytes
 
 _BANDWIDTH = ("MsgSize", "TotalOps", "BW_avg(Gbps)", "MsgRate(Mpps)")
@@ -45,16 +46,17 @@ def header(report: Report) -> list[str]:
     )
     walk = (
         f"messages walk through {format_bytes(plan.lane_bytes)} a queue pair at both ends,"
-        f" {plan.depth if plan.kind is Kind.BANDWIDTH else 1} outstanding"
+        f" {_span(plan.depth_for(size) for size in plan.sizes)} outstanding"
     )
-    counted = f"{length} a test, {_warm_up(plan)} messages of warm-up not counted"
+    warm_up = _span(plan.warm_up_operations(size) for size in plan.sizes)
+    counted = f"{length} a test, {warm_up} messages of warm-up not counted"
     verified = "; contents verified" if plan.verify else ""
     return [f"{what} to {start['peer']}, {cipher}", connection, walk, counted + verified]
 
 
-def _warm_up(plan: Plan) -> str:
-    counts = sorted({plan.warm_up_operations(size) for size in plan.sizes})
-    return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+def _span(numbers: Iterable[int]) -> str:
+    least, *_, most = sorted(numbers) * 2
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _count(number: int, noun: str) -> str:

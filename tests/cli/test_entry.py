@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mrc.cli.entry import PERF, RECV, SEND, Output
 from mrc.cli.failures import ExitCode, Interrupted
 from mrc.cli.report import document, failure
 from tests.cli.commands import DEADLINE_S, command, environment
@@ -69,3 +70,39 @@ def test_the_beginning_is_light() -> None:
     words = [sys.executable, "-c", code]
     seen = subprocess.run(words, env=environment(), capture_output=True, text=True, check=True)
     assert seen.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        ([], Output.WORDS),
+        (["h", "-b"], Output.WORDS),
+        (["h", "-J"], Output.DOCUMENT),
+        (["-bJ"], Output.DOCUMENT),
+        (["-Jb"], Output.DOCUMENT),
+        (["-Jn5"], Output.DOCUMENT),
+        (["--json"], Output.DOCUMENT),
+        (["--json-stream"], Output.STREAM),
+        (["-J", "--json-stream"], Output.STREAM),
+        (["--", "-J"], Output.WORDS),
+        (["-pJ"], Output.WORDS),
+    ],
+)
+def test_what_is_promised_is_known_before_all_words_are(words: list[str], output: Output) -> None:
+    """Among other short flags or alone: whoever ends mrc-perf early prints what was asked for."""
+    assert PERF.output(words) is output
+
+
+def test_letters_of_one_command_are_not_those_of_another() -> None:
+    """Only mrc-perf has a short word for JSON, and a stream."""
+    assert SEND.output(["-J", "--json-stream"]) is Output.WORDS
+    assert RECV.output(["--json"]) is Output.DOCUMENT
+
+
+@pytest.mark.slow
+def test_a_signal_among_the_imports_is_a_line_of_a_stream(tmp_path: Path) -> None:
+    """Whoever reads line by line gets one, as a moment later."""
+    ended = _signalled(tmp_path, command("mrc-perf", "--json-stream"), signal.SIGTERM)
+    error = failure(Interrupted(signal.SIGTERM), ExitCode.TERMINATED)
+    assert json.loads(ended.stdout) == {"event": "error", "data": error}
+    assert ended.returncode == ExitCode.TERMINATED

@@ -22,7 +22,7 @@ class Quiet:
 
     Attributes:
         told: the names of what came, in order.
-        moving: set when there were interim figures.
+        moving: set when there were interim figures, and not of nothing.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,8 @@ class Quiet:
     def interval(self, report: Report) -> None:
         """Note it."""
         self.told.append("interval")
-        self.moving.set()
+        if report.intervals[-1]["bytes"]:
+            self.moving.set()
 
     def tested(self, report: Report) -> None:
         """Note it."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -18,7 +21,11 @@ from mrc.cli.failures import ExitCode, Interrupted, exit_code
 from mrc.cli.report import failure
 from mrc.perf import command
 from mrc.perf.client import WrongContents
-from mrc.perf.report import Report, document
+from mrc.perf.options import PAIRS_DEFAULT
+from mrc.perf.report import Report, SizeReport, document
+from mrc.perf.runs import Log, Wishes, listener_options
+from mrc.perf.session import PerfSession
+from mrc.perf.settings import Kind, Plan
 from tests.cli.commands import DEADLINE_S, Ended, Running, environment, running
 from tests.cli.commands import command as words
 
@@ -36,10 +43,10 @@ def client(*arguments: object) -> Running:
 
 
 def until_moving(process: Running) -> None:
-    """Wait for the first line of interim figures."""
+    """Wait for the first line of interim figures that are not of nothing."""
     assert process.process.stderr is not None
     for line in process.process.stderr:
-        if b"bit/s" in line:
+        if b"bit/s" in line and b" s 0" not in line:
             return
     raise AssertionError(f"no interim figures: {process.end().err}")
 
@@ -243,6 +250,17 @@ WRONG: dict[str, list[str]] = {
     "two listeners": ["h", "--self"],
     "no address": ["http://h/"],
     "two ports": ["h:1", "-p", "2"],
+    "no number of seconds": ["h", "-D", "nan"],
+    "endless patience": ["h", "--timeout", "nan"],
+    "figures without a pause": ["h", "--interval", "0.001"],
+    "an address to listen on, and one to go to": ["h", "--listen", "127.0.0.1:0"],
+    "one client, of somebody else's": ["h", "--once"],
+    "an address for both sides here": ["--self", "--listen", "127.0.0.1:0"],
+    "a port for both sides here": ["--self", "-p", "5"],
+    "one client of both sides here": ["--compare", "icrc", "--once"],
+    "two ports to listen on": ["--listen", "127.0.0.1:0", "-p", "5"],
+    "pairs of nothing": ["h", "--pairs", "3"],
+    "a lock for the side without": ["--compare", "lock", "--lock"],
 }
 
 
@@ -275,3 +293,125 @@ def test_help_has_examples(
     out = capfd.readouterr().out
     assert "mrc-perf --compare lock" in out
     assert "--until-eof" not in out
+
+
+def invoked(
+    monkeypatch: pytest.MonkeyPatch, way: str, *arguments: str
+) -> tuple[Wishes, Plan, tuple[Any, ...]]:
+    """Return what the command would do, the way of a run that it takes being known."""
+    seen: list[tuple[Any, ...]] = []
+
+    async def noted(_: PerfSession, *given: Any) -> ExitCode:
+        seen.append(given)
+        return ExitCode.DONE
+
+    monkeypatch.setattr(command, way, noted)
+    assert command.command.main(list(arguments), standalone_mode=False) is ExitCode.DONE
+    ((wishes, plan, *more),) = seen
+    return wishes, plan, tuple(more)
+
+
+@pytest.mark.parametrize(
+    ("words", "url"),
+    [
+        (("::1",), "mrc://[::1]:18515/"),
+        (("::1", "-p", "7"), "mrc://[::1]:7/"),
+        (("fe80::1%lo",), "mrc://[fe80::1%lo]:18515/"),
+        (("[::1]:9",), "mrc://[::1]:9/"),
+        (("192.0.2.7:9",), "mrc://192.0.2.7:9/"),
+    ],
+)
+def test_an_address_needs_brackets_only_before_a_port(
+    words: tuple[str, ...], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on the command line alone cannot be taken for anything else."""
+    assert invoked(monkeypatch, "connect", *words)[2] == (url,)
+
+
+def test_a_comparison_of_something_else_keeps_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the iCRC costs can be measured behind a lock: both listeners have one."""
+    wishes, _, more = invoked(monkeypatch, "compare", "--compare", "icrc", "--lock")
+    assert "--lock" in listener_options(wishes)
+    assert more == ("icrc", PAIRS_DEFAULT)
+    wishes, _, more = invoked(monkeypatch, "compare", "--compare", "lock", "--pairs", "2")
+    assert "--lock" not in listener_options(wishes)
+    assert more == ("lock", 2)
+
+
+class Full(io.StringIO):
+    """A standard output on a full disk."""
+
+    def write(self, _: str, /) -> int:
+        """Refuse as the kernel does."""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def spoken(
+    target: TextIO | None, *, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> tuple[ExitCode, str]:
+    """Run something that prints twice to a standard output; return its code and its errors."""
+    errors = io.StringIO()
+    monkeypatch.setattr("sys.stdout", target)
+    monkeypatch.setattr("sys.stderr", errors)
+    session = PerfSession(as_json=False, as_stream=stream, start={})
+
+    async def talk() -> ExitCode:
+        session.say("words")
+        session.began(session.report)
+        return ExitCode.DONE
+
+    return session.run(talk), errors.getvalue()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("target", "number"), [(Full(), errno.ENOSPC), (None, errno.EBADF)])
+def test_an_output_that_takes_nothing_is_one_line_and_one_code(
+    target: TextIO | None, number: int, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full or closed: what could not be told is not called done, in words as in JSON."""
+    code, errors = spoken(target, stream=stream, monkeypatch=monkeypatch)
+    assert code is ExitCode.LOCAL_FILE
+    assert errors == f"mrc-perf: standard output: {os.strerror(number)}\n"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reader_that_leaves_is_no_news(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind `| head -1` nobody wants to hear that head has gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as target:
+        code, errors = spoken(target, stream=stream, monkeypatch=monkeypatch)
+    assert (code, errors) == (ExitCode.FAILED, "")
+
+
+@pytest.mark.slow
+def test_a_listener_whose_reader_leaves_ends_with_its_client() -> None:
+    """`mrc-perf --once | head -1`: the URL was read, the figures have no reader."""
+    with listener("--once") as process:
+        url = process.url()
+        assert process.process.stdout is not None
+        process.process.stdout.close()
+        process.process.stdout = None
+        with client(url, "-n", 5) as measuring:
+            assert measuring.end().code == ExitCode.DONE
+        assert process.process.wait(DEADLINE_S) == ExitCode.FAILED
+
+
+@pytest.mark.slow
+def test_a_listener_of_our_own_that_cannot_be_is_a_mistake_of_ours() -> None:
+    """A plane that this machine does not have is exit code 2, as without --self."""
+    with client("--self", "--plane", "192.0.2.1", "-n", 5) as process:
+        ended = process.end()
+    assert ended.code == ExitCode.USAGE
+    assert "192.0.2.1" in ended.err
+
+
+def test_a_client_that_measured_nothing_has_no_table(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """No heading without figures below it."""
+    log = Log(PerfSession(as_json=False, as_stream=False, start={}))
+    log.told(Report(start={"peer": "192.0.2.7:1"}), None)
+    assert capfd.readouterr().out == ""
+    log.told(Report(start={"peer": "192.0.2.7:1"}, tests=[SizeReport(Kind.LATENCY, 64)]), None)
+    assert capfd.readouterr().out.splitlines()[0] == "192.0.2.7:1, as counted here:"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fuzzing.perf import MESSAGES
 
+from mrc.cli.failures import ExitCode, exit_code
 from mrc.errors import PeerError, PeerProtocolError, PeerRefused, PeerVersionError
 from mrc.perf.conversation import (
     Accept,
@@ -16,6 +17,7 @@ from mrc.perf.conversation import (
     Message,
     Offer,
     Ready,
+    Reason,
     Refuse,
     Result,
     message_untrusted,
@@ -88,7 +90,24 @@ def test_another_message_than_the_expected_is_refused() -> None:
 def test_a_refusal_carries_its_reason() -> None:
     """Whatever was expected, a refusal is understood, and safe to show."""
     with pytest.raises(PeerRefused, match=r"busy\\x1b"):
-        message_untrusted(to_json(Refuse("busy\x1b")), Accept)
+        message_untrusted(to_json(Refuse(Reason.UNWANTED, "busy\x1b")), Accept)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "code"),
+    [
+        (Reason.VERSION, PeerVersionError, ExitCode.PROTOCOL),
+        (Reason.PROTOCOL, PeerProtocolError, ExitCode.PROTOCOL),
+        (Reason.UNWANTED, PeerRefused, ExitCode.NOT_REACHED),
+    ],
+)
+def test_the_word_of_a_refusal_decides_the_exit_code(
+    reason: Reason, kind: type[PeerError], code: ExitCode
+) -> None:
+    """A script can tell a listener that is busy from one that does not fit."""
+    with pytest.raises(kind, match="the peer refused: so") as refused:
+        message_untrusted(to_json(Refuse(reason, "so")), Accept)
+    assert exit_code(refused.value, established=False) is code
 
 
 def test_another_version_is_told_from_nonsense() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import mrc
+from mrc.perf.conversation import Round
 from mrc.perf.explain import findings
 from mrc.perf.kernel import busy_percent, host_counters, udp_errors
-from mrc.perf.measures import ReceiverFigures, SenderFigures
+from mrc.perf.measures import SenderFigures
 from mrc.perf.probe import Observed, WindowLooks
-from mrc.perf.settings import Kind, Round
+from mrc.perf.settings import Kind
 
 SECOND_NS = 1_000_000_000
 PORT = mrc.PortFacts(
@@ -59,11 +60,9 @@ def observed(**changes: Any) -> Observed:
         "wanted": Round(1 << 20, 0, 128),
         "writes": True,
         "qp": QP,
-        "qps": 1,
         "sent": SENT,
-        "received": ReceiverFigures(0, 0, SECOND_NS, SECOND_NS // 2, 0, 0, 0, 0),
         "ports": (PORT,),
-        "window": WindowLooks(20, 1, 0, 20 << 20, 1 << 20),
+        "window": WindowLooks(20, 1, 20 << 20),
         "core_percents": IDLE_CORES,
     }
     return Observed(**{**usual, **changes})
@@ -79,9 +78,9 @@ def port(**changes: Any) -> tuple[mrc.PortFacts, ...]:
     return (replace(PORT, **changes),)
 
 
-def window(*, full: int = 0, mpr_full: int = 0, cwnd_bytes: int = 1 << 20) -> WindowLooks:
+def window(*, full: int = 0, cwnd_bytes: int = 1 << 20) -> WindowLooks:
     """Return twenty looks at a window."""
-    return WindowLooks(20, full, mpr_full, 20 * cwnd_bytes, 0)
+    return WindowLooks(20, full, 20 * cwnd_bytes)
 
 
 LIMITS: dict[str, tuple[dict[str, Any], str]] = {
@@ -114,7 +113,6 @@ LIMITS: dict[str, tuple[dict[str, Any], str]] = {
         {"window": window(full=20, cwnd_bytes=1 << 16)},
         "congestion control is the limit",
     ),
-    "mpr": ({"window": window(full=20, mpr_full=20)}, "tracking window (MPR) of 16.0 MiB"),
     "depth": ({"wanted": Round(1 << 16, 0, 2)}, "raise -t"),
     "small messages": ({"wanted": Round(64, 0, 128)}, "messages of 64 bytes"),
     "messages that do not fit": (

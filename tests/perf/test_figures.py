@@ -70,6 +70,9 @@ async def test_latency_has_a_sample_for_every_round_trip() -> None:
     half = test.latency
     assert half is not None
     assert half.samples == test.operations == 40
+    assert test.received is not None
+    assert test.received.messages == 40
+    assert test.received.bytes == 40 * 64
     assert 0 < half.min_ns <= half.p50_ns <= half.p99_ns <= half.p999_ns <= half.max_ns
     assert half.min_ns <= half.mean_ns <= half.max_ns
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from threading import Event
 
 import pytest
 
@@ -13,7 +14,10 @@ from mrc.perf.latency import Samples
 from mrc.perf.measures import SenderFigures
 from mrc.perf.report import Report, SizeReport, document
 from mrc.perf.settings import Kind, Plan, sweep
-from mrc.perf.table import explained, heading, row
+from mrc.perf.table import explained, header, heading, row
+
+GO_ON = Event()
+"""Never set."""
 
 
 @pytest.mark.parametrize(
@@ -49,18 +53,20 @@ def test_a_buffer_holds_at_least_one_message() -> None:
 def test_a_single_wrong_byte_is_counted(place: int) -> None:
     """Wherever it is; and the pattern of another seed is wrong nearly everywhere."""
     size_bytes = (1 << 20) + 5000
-    data = memory.patterned(size_bytes, (1, 2))
-    assert memory.count_wrong(data, size_bytes, (1, 2)) == 0
+    data = memory.patterned(size_bytes, (1, 2), GO_ON)
+    assert memory.count_wrong(data, size_bytes, (1, 2), GO_ON) == 0
     data[place] ^= 1
-    assert memory.count_wrong(data, size_bytes, (1, 2)) == 1
-    assert memory.count_wrong(data, size_bytes, (1, 3)) > 0.9 * size_bytes
+    assert memory.count_wrong(data, size_bytes, (1, 2), GO_ON) == 1
+    assert memory.count_wrong(data, size_bytes, (1, 3), GO_ON) > 0.9 * size_bytes
 
 
 def test_no_byte_of_the_pattern_is_like_untouched_memory() -> None:
     """What was never written is found wrong, byte by byte."""
     size_bytes = 70_000
-    assert memory.patterned(size_bytes, (7,)).all()
-    assert memory.count_wrong(memory.empty(size_bytes), size_bytes, (7,)) == size_bytes
+    assert memory.patterned(size_bytes, (7,), GO_ON).all()
+    assert (
+        memory.count_wrong(memory.empty(size_bytes, GO_ON), size_bytes, (7,), GO_ON) == size_bytes
+    )
 
 
 def test_only_what_messages_reached_is_compared() -> None:
@@ -150,3 +156,46 @@ def test_a_document_has_no_number_that_json_lacks() -> None:
     text = json.dumps(document(report, None), allow_nan=False)
     assert json.loads(text)["start"] == {"a": None, "b": [None, 1], "c": "\\udcff"}
     assert json.loads(text)["end"] is None
+
+
+@pytest.mark.parametrize(
+    ("message_bytes", "qps", "depth"),
+    [(4096, 1, 128), (1 << 20, 1, 64), (16 << 20, 1, 4), (1 << 30, 1, 2), (1 << 20, 16, 4)],
+)
+def test_no_more_is_outstanding_than_there_are_places_and_than_is_of_use(
+    message_bytes: int, qps: int, depth: int
+) -> None:
+    """A test by time ends soon after its time, however large its messages are."""
+    plan = Plan(kind=Kind.BANDWIDTH, sizes=(message_bytes,), qps=qps)
+    assert plan.depth_for(message_bytes) == depth
+
+
+def test_a_wish_for_less_outstanding_is_kept() -> None:
+    """One write at a time is a test of its own; of latency it is always one."""
+    assert Plan(kind=Kind.BANDWIDTH, sizes=(1 << 20,), depth=1).depth_for(1 << 20) == 1
+    assert Plan(kind=Kind.LATENCY, sizes=(64,)).depth_for(64) == 1
+
+
+def test_queue_pairs_share_a_warm_up() -> None:
+    """Many of them do not move gigabytes before the first test."""
+    plan = Plan(kind=Kind.BANDWIDTH, sizes=(1 << 16,), qps=128)
+    assert plan.warm_up_operations(1 << 16) == 7
+    assert plan.warm_up_operations(1 << 26) == 1
+
+
+def test_a_header_says_how_much_is_outstanding() -> None:
+    """Of a sweep the least and the most."""
+    plan = Plan(kind=Kind.BANDWIDTH, sizes=(4096, 16 << 20))
+    start = {"cipher": None, "paths": 16, "planes": 1, "mtu_bytes": 4096, "icrc": True}
+    lines = header(Report(start={**start, "peer": "p"}, plan=plan))
+    assert lines[2].endswith("at both ends, 4 to 128 outstanding")
+
+
+def test_work_on_memory_ends_when_it_is_told_to() -> None:
+    """Whoever leaves does not wait for gigabytes: nothing is touched any more."""
+    stop = Event()
+    data = memory.patterned(1 << 21, (1,), stop)
+    stop.set()
+    memory.clear(data, stop)
+    assert data.all()
+    assert memory.count_wrong(data, 1 << 21, (2,), stop) == 0

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 import mrc
-from mrc.cli.failures import PeerSilent
-from mrc.errors import PeerNotTrusted, PeerProtocolError, PeerRefused
+from mrc.cli.failures import ExitCode, PeerSilent, exit_code
+from mrc.errors import PeerNotTrusted, PeerProtocolError, PeerRefused, PeerVersionError
 from mrc.messages import Kind as MessageKind
 from mrc.perf import memory, parts, serving
 from mrc.perf.client import Client
-from mrc.perf.conversation import Accept, Join, Offer, Ready, Region, Run, Talk, Target, to_json
+from mrc.perf.conversation import Accept, Join, Offer, Ready, Round, Target, Working, to_json
 from mrc.perf.report import Report
 from mrc.perf.settings import Kind
+from mrc.perf.talk import Talk
 from tests.perf.bench import DEADLINE_S, Bench, Quiet, bench, plan
 
 pytestmark = pytest.mark.asyncio
@@ -63,11 +64,11 @@ async def test_once_is_over_after_one_client() -> None:
     async with mrc.Endpoint() as endpoint, endpoint.listen("127.0.0.1:0") as door:
         made = Bench()
         made.url = door.url
-        service = serving.Service(endpoint, 10.0, lambda *_: None)
+        service = serving.Service(endpoint, 10.0, made._told)  # noqa: SLF001 - as `bench` does
         serve = asyncio.ensure_future(service.serve(door, once=True))
         await made.measure(plan())
         await asyncio.wait_for(serve, DEADLINE_S)
-    assert service.clients == 1
+    assert [error for _, error in made.ended] == [None]
 
 
 async def test_a_wrong_key_does_not_open() -> None:
@@ -166,9 +167,9 @@ async def _accepted(endpoint: mrc.Endpoint, url: str, offer: Offer) -> tuple[mrc
 
 
 LATER: dict[str, dict[str, Any]] = {
-    "messages larger than announced": to_json(Run(8192, 1, 1, counts=True)),
-    "no message at all": {**to_json(Run(4096, 1, 1, counts=True)), "message_bytes": 0},
-    "absurdly many at once": {**to_json(Run(4096, 1, 1, counts=True)), "depth": 1 << 30},
+    "messages larger than announced": to_json(Round(8192, 1, 1)),
+    "no message at all": {**to_json(Round(4096, 1, 1)), "message_bytes": 0},
+    "absurdly many at once": {**to_json(Round(4096, 1, 1)), "depth": 1 << 30},
     "another offer": to_json(OFFER),
 }
 
@@ -212,7 +213,7 @@ async def test_a_lane_that_was_not_offered_is_refused(lane: int) -> None:
         async with mrc.Endpoint() as endpoint:
             qp, session = await _accepted(endpoint, made.url, OFFER)
             extra = await endpoint.connect(made.url)
-            with pytest.raises(PeerRefused, match="none, or taken"):
+            with pytest.raises(PeerProtocolError, match="none, or taken"):
                 await Talk(extra, 10.0).ask(Join(session, lane, None), Target)
             extra.abort()
             qp.abort()
@@ -225,7 +226,7 @@ async def test_a_round_before_all_queue_pairs_are_there_is_refused() -> None:
     async with bench() as made:
         async with mrc.Endpoint() as endpoint:
             qp, _ = await _accepted(endpoint, made.url, OFFER)
-            await qp.channel.send(to_json(Run(4096, 1, 1, counts=True)))
+            await qp.channel.send(to_json(Round(4096, 1, 1)))
             await _ends(qp)
         await made.until(lambda: len(made.ended) == 1)
         assert isinstance(made.ended[0][1], PeerProtocolError)
@@ -238,7 +239,7 @@ async def test_a_client_that_says_nothing_more_is_given_up() -> None:
         lane = await endpoint.connect(made.url)
         await Talk(lane, 10.0).ask(Join(session, 0, None), Target)
         await made.until(lambda: len(made.ended) == 1)
-        assert "no progress" in str(made.ended[0][1])
+        assert "what to do next did not come" in str(made.ended[0][1])
         await still_serves(made)
         qp.abort()
         lane.abort()
@@ -250,7 +251,7 @@ async def test_a_round_that_stands_still_is_given_up() -> None:
         qp, session = await _accepted(endpoint, made.url, OFFER)
         lane = await endpoint.connect(made.url)
         await Talk(lane, 10.0).ask(Join(session, 0, None), Target)
-        await Talk(qp, 10.0).ask(Run(4096, 0, 1, counts=True), Ready)
+        await Talk(qp, 10.0).ask(Round(4096, 0, 1), Ready)
         await made.until(lambda: len(made.ended) == 1)
         assert "no progress" in str(made.ended[0][1])
         qp.abort()
@@ -268,11 +269,108 @@ async def test_a_listener_that_goes_silent_is_an_error_with_its_name() -> None:
 
 async def test_a_client_does_not_believe_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose memory lies outside all addresses is refused by the client."""
-
-    def wrong(**region: int) -> Region:
-        return replace(Region(**region), va=(1 << 64) - 1)
-
-    monkeypatch.setattr(serving, "Region", wrong)
+    monkeypatch.setattr(serving, "Target", lambda region: Target(replace(region, va=(1 << 64) - 1)))
     async with bench() as made:
         with pytest.raises(PeerProtocolError, match="not a memory region"):
             await made.measure(plan())
+
+
+async def test_the_peer_is_told_what_is_wrong_with_its_offer() -> None:
+    """A client of another version hears so from the listener, not that it went away."""
+    async with bench() as made, mrc.Endpoint() as endpoint:
+        qp = await endpoint.connect(made.url)
+        with pytest.raises(PeerVersionError, match="version is 2, ours is 1"):
+            await Talk(qp, 10.0).ask(replace(OFFER, version=2), Accept)
+        qp.abort()
+
+
+async def test_a_client_that_is_given_up_is_told_so() -> None:
+    """Whoever stops and comes back finds out why nobody listens any more."""
+    async with bench(timeout_s=0.1) as made, mrc.Endpoint() as endpoint:
+        qp, _ = await _accepted(endpoint, made.url, OFFER)
+        with pytest.raises(PeerRefused, match="what to do next did not come"):
+            await Talk(qp, 10.0).hear_untrusted(Ready)
+        qp.abort()
+
+
+async def test_one_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound a queue pair is closed, with the reason."""
+    monkeypatch.setattr(serving, "QPS_AT_ONCE_MAX", 1)
+    async with bench() as made, mrc.Endpoint() as endpoint:
+        first, _ = await _accepted(endpoint, made.url, OFFER)
+        second = await endpoint.connect(made.url)
+        with pytest.raises(PeerRefused, match="too many at once"):
+            await Talk(second, 10.0).hear_untrusted(Accept)
+        first.abort()
+        second.abort()
+
+
+async def test_latency_of_several_queue_pairs_is_the_clients_mistake() -> None:
+    """It is refused as such, before anything is made for it."""
+    async with bench() as made, mrc.Endpoint() as endpoint:
+        qp = await endpoint.connect(made.url)
+        with pytest.raises(PeerProtocolError, match="latency of 2 queue pairs"):
+            await Talk(qp, 10.0).ask(replace(OFFER, kind=Kind.LATENCY, qps=2), Accept)
+        await made.until(lambda: len(made.ended) == 1)
+        assert exit_code(made.ended[0][1], established=True) is ExitCode.PROTOCOL
+        qp.abort()
+
+
+async def test_a_lane_that_was_refused_can_be_taken() -> None:
+    """A queue pair without memory does not take the place of the one that has some."""
+    async with bench() as made, mrc.Endpoint() as endpoint:
+        qp, session = await _accepted(endpoint, made.url, replace(OFFER, bidirectional=True))
+        for region, answered in ((None, False), (mrc.RemoteRegion(4096, 1, 1 << 20), True)):
+            lane = await endpoint.connect(made.url)
+            if answered:
+                await Talk(lane, 10.0).ask(Join(session, 0, region), Target)
+            else:
+                with pytest.raises(PeerProtocolError, match="no memory to be written to"):
+                    await Talk(lane, 10.0).ask(Join(session, 0, region), Target)
+            lane.abort()
+        qp.abort()
+
+
+async def test_a_client_has_one_deadline_for_all_its_queue_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who only says that it works, and never joins, does not keep the others out for ever."""
+    monkeypatch.setattr(serving, "_JOIN_S", 0.0)
+    async with bench(timeout_s=0.2) as made, mrc.Endpoint() as endpoint:
+        qp, _ = await _accepted(endpoint, made.url, OFFER)
+
+        async def stall() -> None:
+            while True:
+                await qp.channel.send(to_json(Working()))
+                await asyncio.sleep(0.02)
+
+        stalling = asyncio.ensure_future(stall())
+        await made.until(lambda: len(made.ended) == 1)
+        stalling.cancel()
+        await asyncio.gather(stalling, return_exceptions=True)
+        assert "all queue pairs did not come" in str(made.ended[0][1])
+        qp.abort()
+
+
+async def test_a_client_has_a_bounded_number_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a listener remembers of one client has an end; warm-ups are not remembered."""
+    monkeypatch.setattr(serving, "TESTS_MAX", 2)
+    async with bench() as made:
+        assert len((await made.measure(plan(sizes=(1, 2)))).tests) == 2
+        with pytest.raises(PeerProtocolError, match="more than 2 tests"):
+            await made.measure(plan(sizes=(1, 2, 3)))
+
+
+async def test_an_output_that_fails_ends_the_service() -> None:
+    """A listener whose reader went away does not go on in secret, nor hang."""
+
+    def told(*_: object) -> None:
+        raise BrokenPipeError
+
+    async with mrc.Endpoint() as endpoint, endpoint.listen("127.0.0.1:0") as door:
+        made = Bench()
+        made.url = door.url
+        serve = asyncio.ensure_future(serving.Service(endpoint, 10.0, told).serve(door, once=False))
+        await made.measure(plan())
+        with pytest.raises(BrokenPipeError):
+            await asyncio.wait_for(serve, DEADLINE_S)

@@ -68,8 +68,12 @@ class Stream:
 
 
 async def ping(qp: mrc.QueuePair, target: mrc.RemoteRegion, data: bytes) -> None:
-    """Write a little with an immediate, and wait for the answer."""
-    await qp.write_imm(data, target, imm=1)
+    """Write a little with an immediate, and wait for the answer.
+
+    Its acknowledgement is no part of the way and is not waited for; where the write fails, so does
+    the wait for the answer.
+    """
+    qp.post(data, target, imm=1)
     await qp.next_immediate()
 
 
@@ -79,7 +83,7 @@ async def answer(qp: mrc.QueuePair, target: mrc.RemoteRegion) -> None:
         data = bytes(PING_BYTES)
         while True:
             imm = (await qp.next_immediate()).imm
-            await qp.write_imm(data, target, imm=imm)
+            qp.post(data, target, imm=imm)
 
 
 async def tell_region(qp: mrc.QueuePair, memory: bytearray) -> None:

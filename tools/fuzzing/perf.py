@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Self, cast
 from unittest.mock import patch
 
@@ -31,18 +31,19 @@ from mrc.perf.conversation import (
     Message,
     Offer,
     Ready,
+    Reason,
     Refuse,
-    Region,
     Result,
-    Run,
+    Round,
     Stop,
     Target,
+    Working,
     message_untrusted,
     offer_untrusted,
     to_json,
 )
 from mrc.perf.kernel import HostCounters
-from mrc.perf.latency import LAST
+from mrc.perf.latency import IMM_MAX
 from mrc.perf.measures import ReceiverFigures, SenderFigures
 from mrc.perf.serving import GREETING_TIMEOUT_S, Service
 from mrc.perf.settings import BUFFER_BYTES_MAX, DEPTH_MAX, QPS_MAX, Kind
@@ -50,17 +51,18 @@ from mrc.proto.statistics import RequestorStatistics, ResponderStatistics
 
 _SENT = SenderFigures(*range(1, 11))
 _RECEIVED = ReceiverFigures(*range(1, 9))
-_REGION = Region(1 << 40, 7, 1 << 26)
+_REGION = mrc.RemoteRegion(1 << 40, 7, 1 << 26)
 _FINDING = Finding(90, "the processor is the limit")
 
 MESSAGES: tuple[Message, ...] = (
     Offer(Kind.BANDWIDTH, 2, 1 << 26, 1 << 16, bidirectional=True, verify=False, seed=1),
     Accept("0" * 32),
-    Refuse("busy"),
+    Refuse(Reason.UNWANTED, "busy"),
+    Working(),
     Join("0" * 32, 1, _REGION),
     Join("0" * 32, 0, None),
     Target(_REGION),
-    Run(1 << 16, 0, 128, counts=True),
+    Round(1 << 16, 0, 128),
     Ready(),
     Stop((1, 2)),
     Result(_RECEIVED, _SENT, (1, 2), 0, (_FINDING, _FINDING)),
@@ -117,22 +119,15 @@ def _check(message: Message) -> None:
         case Offer():
             assert 1 <= message.message_bytes_max <= BUFFER_BYTES_MAX
             assert message.qps <= QPS_MAX
-        case Run():
+        case Round():
             assert 1 <= message.depth <= DEPTH_MAX
-        case Target(region=Region() as region) | Join(region=Region() as region):
-            _check_region(region)
+        case Target(region=region) | Join(region=mrc.RemoteRegion() as region):
+            assert region.va + region.length <= 1 << 64
         case Result():
             assert len(message.findings) <= ITEMS_MAX
             assert all(len(each.text) <= TEXT_CHARACTERS_MAX for each in message.findings)
         case _:
             pass
-
-
-def _check_region(region: Region) -> None:
-    with suppress(PeerError):
-        remote = region.remote_untrusted()
-        assert asdict(remote) == asdict(region)
-        assert remote.va + remote.length <= 1 << 64
 
 
 # A listener, and clients that know how to do it right and sometimes do.
@@ -186,19 +181,16 @@ class _Qp:
         self._registered.append(memoryview(buffer).nbytes)
         return _Registered(mrc.RemoteRegion(1 << 20, 5, memoryview(buffer).nbytes))
 
-    async def write(self, data: Any, remote: mrc.RemoteRegion, offset: int = 0) -> None:
+    def post(
+        self, data: Any, remote: mrc.RemoteRegion, offset: int = 0, *, imm: int | None = None
+    ) -> asyncio.Future[None]:
         assert offset + memoryview(data).nbytes <= remote.length
-        await asyncio.sleep(_STEP_S)
-
-    async def write_imm(
-        self, data: Any, remote: mrc.RemoteRegion, offset: int = 0, *, imm: int
-    ) -> None:
-        assert 0 <= imm < LAST
-        await self.write(data, remote, offset)
+        assert imm is None or 0 <= imm <= IMM_MAX
+        return asyncio.ensure_future(asyncio.sleep(_STEP_S))
 
     async def next_immediate(self) -> mrc.Immediate:
         await asyncio.sleep(_STEP_S)
-        return mrc.Immediate(LAST, None, 0, 1)
+        return mrc.Immediate(0, None, 0, 1)
 
     def facts(self) -> mrc.QpFacts:
         return _FACTS
@@ -220,6 +212,9 @@ class _Registered(NamedTuple):
     """A registered buffer."""
 
     remote: mrc.RemoteRegion
+
+    def deregister(self) -> None:
+        """Nothing: it is memory."""
 
 
 class _Door:
@@ -282,7 +277,7 @@ async def _client(feed: Feed, door: _Door, registered: list[int]) -> None:
     offer = Offer(kind, 1 + feed.below(2), 8192, 4096, both, feed.flag(), 1)
     rounds: list[Message] = []
     for _ in range(feed.below(3)):
-        rounds += [Run(4096, feed.below(4), 1 + feed.below(3), counts=feed.flag()), Stop((1, 1))]
+        rounds += [Round(4096, feed.below(4), 1 + feed.below(3), feed.flag()), Stop((1, 1))]
     control = _Qp(_said(feed, (offer, *rounds, Bye())), registered)
     # Its other queue pairs come between the offer and the first round.
     control.channel.pause_s = 1.0
@@ -295,7 +290,7 @@ async def _client(feed: Feed, door: _Door, registered: list[int]) -> None:
     await asyncio.sleep(feed.pick((0.0, 2.0, 2 * _TIMEOUT_S)))
     assert sum(registered) - before <= _FREE_BYTES // 2
     for line in control.channel.heard:
-        assert line["type"] in {"accept", "refuse", "ready", "result"}, line
+        assert line["type"] in {"accept", "refuse", "working", "ready", "result"}, line
 
 
 def _said(feed: Feed, messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -320,7 +315,7 @@ async def _greedy(door: _Door, registered: list[int]) -> None:
 async def _honest(door: _Door, registered: list[int]) -> None:
     """Come as a client that does everything right, and get everything."""
     offer = replace(cast("Offer", MESSAGES[0]), qps=1, buffer_bytes=8192, message_bytes_max=4096)
-    told = (offer, Run(4096, 1, 1, counts=True), Stop((1,)), Bye())
+    told = (offer, Round(4096, 1, 1), Stop((1,)), Bye())
     control = _Qp([_line(message) for message in told], registered)
     control.channel.pause_s = 1.0
     await door.coming.put(control)
