@@ -92,8 +92,8 @@ def icrcs(rows: Iterable[Buffer], seed: int) -> list[int]:
 
 
 def icrc(datagram: Buffer, seed: int) -> int:
-    """Return the iCRC of a datagram given without it, whatever its BTH byte 4 holds."""
-    if not datagram[_BYTE4]:
+    """Return the iCRC of a datagram given without it, of whatever length and BTH byte 4."""
+    if len(datagram) > _BYTE4 and not datagram[_BYTE4]:
         return crc32(datagram, seed) ^ byte4_delta(len(datagram))
     head = bytes(datagram[:_BYTE4]) + b"\xff"
     return crc32(memoryview(datagram)[_BYTE4 + 1 :], crc32(head, seed))
