@@ -176,7 +176,7 @@ def test_a_name_is_no_address() -> None:
 
 @pytest.mark.parametrize("size", range(8))
 def test_a_datagram_of_any_length_has_a_crc(size: int) -> None:
-    """Also one that ends before the byte that is set to ones; whether it is one is checked first."""
+    """Also one that ends before the byte that is set to ones: its length is checked elsewhere."""
     ones = bytearray(size)
     ones[4:] = b"\xff" * len(ones[4:5]) + ones[5:]
     expected = zlib.crc32(bytes(ones) if size > 4 else bytes(size) + b"\xff", 7)
