@@ -96,7 +96,7 @@ def _window(observed: Observed) -> _Said:
     if full >= WINDOW_FULL_SHARE and cwnd_bytes >= 0.95 * most:
         bound = "what the links hold"
         if most == observed.qp.receive_buffer_window_bytes:
-            bound = "a quarter of the peer's receive buffers, its bound"
+            bound = "half of the peer's receive buffers, its bound"
         yield Finding(
             65,
             f"the window was full in {100 * full:.0f} % of {looks} looks, at {cwnd}: {bound}",

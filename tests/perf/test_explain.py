@@ -104,7 +104,7 @@ LIMITS: dict[str, tuple[dict[str, Any], str]] = {
         {"ports": port(send_buffer_granted_bytes=212_992)},
         "sysctl -w net.core.wmem_max=1048576",
     ),
-    "receiver's window": ({"window": window(full=20)}, "a quarter of the peer's receive buffers"),
+    "receiver's window": ({"window": window(full=20)}, "half of the peer's receive buffers"),
     "the links": (
         {"window": window(full=20), "qp": replace(QP, receive_buffer_window_bytes=1 << 22)},
         "what the links hold",
