@@ -201,8 +201,7 @@ class QueuePair:
             await self._connection.close()
         finally:
             self._endpoint.queue_pairs.discard(self)
-            for region in list(self._regions.values()):
-                region.deregister()
+            self._deregister()
             if self._owns_endpoint:
                 self._endpoint.shut()
 
@@ -210,6 +209,11 @@ class QueuePair:
         """End at once: nothing more is sent, and everything that waits raises."""
         self._connection.abort()
         self._endpoint.queue_pairs.discard(self)
+        self._deregister()
+
+    def _deregister(self) -> None:
+        for region in list(self._regions.values()):
+            region.deregister()
 
     async def __aenter__(self) -> Self:
         return self

@@ -266,3 +266,15 @@ async def test_an_idle_queue_pair_costs_little() -> None:
         finally:
             tracemalloc.stop()
         assert held_bytes / 100 < 16 << 10
+
+
+async def test_an_aborted_queue_pair_leaves_no_region() -> None:
+    """Its memory is let go of at once, whether or not somebody closes it afterwards."""
+    async with mrc.listen("127.0.0.1:0") as listener, mrc.Endpoint() as endpoint:
+        qp = await endpoint.connect(listener.url)
+        memory = bytearray(10)
+        qp.register(memory)
+        qp.abort()
+        assert endpoint.statistics().regions == 0
+        memory.extend(b"a buffer that is still exported cannot grow")
+        (await listener.accept()).abort()
