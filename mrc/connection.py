@@ -221,10 +221,6 @@ class Connection:
         self._engine.kick()
         return future
 
-    async def write(self, data: Any, va: int, r_key: int, imm: int | None) -> None:
-        """Post a write and wait for it."""
-        await asyncio.shield(self.post(data, va, r_key, imm))
-
     def release_immediate(self) -> None:
         """The application took an immediate."""
         if self.qp.responder is not None:

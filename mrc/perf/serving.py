@@ -40,8 +40,8 @@ from mrc.perf.talk import Talk
 GREETING_TIMEOUT_S = 10.0
 """For a queue pair to say what it is."""
 QPS_AT_ONCE_MAX = 2 * QPS_MAX
-"""Queue pairs of the client and of whoever has not said yet what he wants; 16 KiB each, 41 behind a
-lock."""
+"""Queue pairs of the client and of whoever has not said yet what he wants; 16 KiB each, behind a
+lock what OpenSSL keeps as well."""
 TOLD_AT_ONCE_MAX = 16
 """Further ones that are told so before they are closed; still others just are."""
 _JOIN_S = 1.0

@@ -9,8 +9,8 @@ from enum import StrEnum
 MESSAGE_BYTES_MAX = (1 << 32) - 1
 """One WRITE of MRC."""
 QPS_MAX = 128
-"""Queue pairs of one client that carry data: 16 KiB each at the listener, 41 behind a lock, and
-their buffers."""
+"""Queue pairs of one client that carry data: 16 KiB each at the listener, behind a lock what
+OpenSSL keeps as well, and their buffers."""
 BUFFER_BYTES_DEFAULT = 64 << 20
 """More than the caches of most processors, so that figures are of memory, not of one message."""
 BUFFER_BYTES_MAX = 16 << 30

@@ -94,10 +94,19 @@ def test_what_arrives_during_the_warm_up_is_not_measured(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["hot", "walking", "scattered", "placed"])
-def test_the_ceiling_moves_whole_runs(memory: str) -> None:
+@pytest.mark.parametrize(
+    ("memory", "zero_copy"),
+    [
+        ("hot", False),
+        ("walking", False),
+        ("walking", True),
+        ("scattered", False),
+        ("placed", False),
+    ],
+)
+def test_the_ceiling_moves_whole_runs(memory: str, *, zero_copy: bool) -> None:
     """Both processes run, and no more arrives than was sent."""
-    job = ceiling_worker.Job(memory=memory, sources=2, seconds=0.05)
+    job = ceiling_worker.Job(memory=memory, sources=2, seconds=0.05, zero_copy=zero_copy)
     sent, received = asyncio.run(transfer("ceiling_worker", asdict(job)))
     assert 0 < received["total"] <= sent["total"]
     assert received["total"] % ceiling_worker.RUN_BYTES == 0

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.lines import emit, run
 from benchmarks.meter import WALK_BYTES, WARM_UP_S, Meter, touched
-from mrc.udp.linux import SOL_UDP, UDP_GRO, UDP_SEGMENT
+from mrc.udp.linux import MSG_ERRQUEUE, SOL_UDP, UDP_GRO, UDP_SEGMENT
 from mrc.udp.options import set_buffer
 from mrc.units import NS_PER_S
 
@@ -34,6 +34,9 @@ SILENCE = struct.pack("ll", 1, 0)
 """Seconds and microseconds after which the datagrams that mark the end were lost: kept by the
 kernel, since a timeout of Python's costs another system call each time."""
 END = b"."
+SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000
+"""Of Linux; the socket module has no names for them."""
+TOLD_EVERY = 64
 
 Pieces = list[memoryview]
 Rows = NDArray[np.uint8]
@@ -50,12 +53,14 @@ class Job:
             packet before he lets it touch memory must do.
         sources: source ports.
         seconds: how long to send.
+        zero_copy: ask the kernel to send from where the data lies.
         port: where the receiver is, for the sender.
     """
 
     memory: str
     sources: int
     seconds: float
+    zero_copy: bool = False
     port: int = 0
 
 
@@ -118,16 +123,29 @@ async def send(job: Job) -> None:
     for sock in socks:
         sock.setsockopt(SOL_UDP, UDP_SEGMENT, DATAGRAM_BYTES)
         sock.connect(("127.0.0.1", job.port))
+        if job.zero_copy:
+            sock.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+    flags = MSG_ZEROCOPY if job.zero_copy else 0
     end_ns = monotonic_ns() + int((job.seconds + WARM_UP_S) * NS_PER_S)
     sent = 0
-    for sendmsg in cycle([sock.sendmsg for sock in socks]):
-        sent += sendmsg(next(runs))
+    for turn, sock in enumerate(cycle(socks)):
+        sent += sock.sendmsg(next(runs), (), flags)
+        if job.zero_copy and turn % TOLD_EVERY == 0:
+            for told in socks:
+                _forget_sent(told)
         if monotonic_ns() >= end_ns:
             break
     for sock in socks:
         sock.send(END)
         sock.close()
     emit({"total": sent})
+
+
+def _forget_sent(sock: socket.socket) -> None:
+    """Empty the queue in which the kernel tells what it has sent without a copy."""
+    with suppress(BlockingIOError):
+        for _ in range(TOLD_EVERY):
+            sock.recvmsg(1, 256, MSG_ERRQUEUE | socket.MSG_DONTWAIT)
 
 
 def main(role: str, job: str) -> None:

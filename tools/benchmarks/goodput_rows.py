@@ -21,6 +21,7 @@ COMPARISON = Comparison(
     {
         "ceiling, hot": raw_variants.ceiling_hot,
         "ceiling, walking": raw_variants.ceiling_walking,
+        "ceiling, zero copy": raw_variants.ceiling_zero_copy,
         "ceiling, scattered": raw_variants.ceiling_scattered,
         "ceiling, placed": raw_variants.ceiling_placed,
         "mrc, no iCRC": mrc_variants.without_icrc,
@@ -46,6 +47,7 @@ COMPARISON = Comparison(
         RowSpec("mrc, locked (AEAD and iCRC)", GBPS, "mrc, locked"),
         RowSpec("UDP GSO+GRO from Python, hot", GBPS, "ceiling, hot"),
         RowSpec("UDP GSO+GRO, walking", GBPS, "ceiling, walking"),
+        RowSpec("the same with MSG_ZEROCOPY", GBPS, "ceiling, zero copy"),
         RowSpec("UDP GSO+GRO, walking, scattered", GBPS, "ceiling, scattered"),
         RowSpec("UDP GSO+GRO, walking, placed", GBPS, "ceiling, placed"),
         RowSpec("iperf3 UDP, 4136 B", GBPS, "iperf3 UDP"),
@@ -66,6 +68,7 @@ COMPARISON = Comparison(
         ),
         RowSpec("iCRC on / ceiling, placed", RATIO, _PLAIN, over=CEILING, must=0.3, aim=0.45),
         RowSpec("iCRC off / ceiling, scattered", RATIO, "mrc, no iCRC", over=SCATTERED),
+        RowSpec("MSG_ZEROCOPY / a copy", RATIO, "ceiling, zero copy", over=("ceiling, walking",)),
         RowSpec("mrc / iperf3 UDP", RATIO, _PLAIN, over=("iperf3 UDP",), must=1.6, aim=2.3),
         RowSpec("mrc / aioquic 4136 B", RATIO, _PLAIN, over=("aioquic 4136 B",), must=30, aim=50),
         RowSpec("mrc / aioquic default", RATIO, _PLAIN, over=("aioquic",)),

@@ -33,9 +33,17 @@ async def ceiling_placed(context: Context) -> Outcome:
     return await _ceiling(context, "placed")
 
 
-async def _ceiling(context: Context, memory: str) -> Outcome:
+async def ceiling_zero_copy(context: Context) -> Outcome:
+    """Walk through 64 MiB on both sides, sent with MSG_ZEROCOPY."""
+    return await _ceiling(context, "walking", zero_copy=True)
+
+
+async def _ceiling(context: Context, memory: str, *, zero_copy: bool = False) -> Outcome:
     job = ceiling_worker.Job(
-        memory=memory, sources=context.settings.paths, seconds=context.settings.seconds
+        memory=memory,
+        sources=context.settings.paths,
+        seconds=context.settings.seconds,
+        zero_copy=zero_copy,
     )
     sent, received = await transfer("ceiling_worker", asdict(job))
     lost = 1 - received["total"] / sent["total"]
