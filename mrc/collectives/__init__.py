@@ -1,0 +1,47 @@
+"""Collectives over MRC: many ranks that exchange in lockstep, over every path at once.
+
+    async with collectives.join() as communicator:
+        await communicator.all_reduce(gradient)
+
+`join` finds the other ranks; see `mrc.collectives.communicator` for what they can do together,
+`mrc.collectives.plans` for how to try an algorithm of one's own, and `mrc.collectives.blocking` for
+scripts without an event loop.
+"""
+
+from mrc.collectives.blocking import BlockingCommunicator, BlockingWork, join_blocking
+from mrc.collectives.bootstrap import Bootstrap
+from mrc.collectives.communicator import Communicator, Work
+from mrc.collectives.failures import (
+    CommunicatorClosed,
+    OperationBroken,
+    OperationTimeout,
+    RankFailed,
+)
+from mrc.collectives.interfaces import InterfaceList
+from mrc.collectives.joined import World, join
+from mrc.collectives.plans import Operation, Plan, Receive, Reduce, Send, interpret, register
+from mrc.collectives.reduction import ReduceOp
+
+__all__ = [
+    "BlockingCommunicator",
+    "BlockingWork",
+    "Bootstrap",
+    "Communicator",
+    "CommunicatorClosed",
+    "InterfaceList",
+    "Operation",
+    "OperationBroken",
+    "OperationTimeout",
+    "Plan",
+    "RankFailed",
+    "Receive",
+    "Reduce",
+    "ReduceOp",
+    "Send",
+    "Work",
+    "World",
+    "interpret",
+    "join",
+    "join_blocking",
+    "register",
+]

@@ -1,0 +1,121 @@
+"""The first communicator, of all ranks of a job: from the bootstrap to the end of the endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import mrc
+from mrc.collectives import joining
+from mrc.collectives.bootstrap import Bootstrap
+from mrc.collectives.communicator import TIMEOUT_S_DEFAULT, Communicator
+from mrc.collectives.failures import seconds
+from mrc.collectives.health import DETECT_S_DEFAULT, Health
+from mrc.collectives.store import Store
+from mrc.errors import ConfigError
+from mrc.units import NS_PER_S
+
+WORLD = "world"
+DETECT_S_MIN, DETECT_S_MAX = 0.1, 86400.0
+START_S_MIN = 10.0
+"""For the hearts to begin, once all ranks know each other."""
+
+
+class World(Communicator):
+    """All ranks of a job; made by `join`. Its end is the end of all communicators made from it.
+
+    Attributes:
+        store: rank 0's small key-value store, for programs that want to tell each other more.
+    """
+
+    def __init__(self, joined: joining.Joined, health: Health, timeout_s: float) -> None:
+        members = joined.mesh.members
+        super().__init__(joined.mesh, health, WORLD, range(members.size), timeout_s=timeout_s)
+        self.store: Store = joined.store
+        self._joined = joined
+
+    async def _let_go(self, *, gently: bool = True) -> None:
+        try:
+            await super()._let_go(gently=gently)
+            await self._health.close()
+        finally:
+            await self._joined.close()
+
+
+class Joining:
+    """What `join` returns: ``await`` it, or use it with ``async with``."""
+
+    def __init__(
+        self, bootstrap: Bootstrap, endpoint: mrc.Endpoint, detect_s: float, timeout_s: float
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._endpoint = endpoint
+        self._detect_s = detect_s
+        self._timeout_s = timeout_s
+        self._world: World | None = None
+
+    async def _join(self) -> World:
+        await self._endpoint.open()
+        joined = await joining.join(self._bootstrap, self._endpoint)
+        health = Health(joined.mesh, self._detect_s)
+        try:
+            await health.started(max(START_S_MIN, 2 * self._detect_s))
+        except BaseException:
+            await health.close()
+            await joined.close()
+            raise
+        return World(joined, health, self._timeout_s)
+
+    def __await__(self) -> Generator[Any, None, World]:
+        return self._join().__await__()
+
+    async def __aenter__(self) -> World:
+        self._world = await self._join()
+        return self._world
+
+    async def __aexit__(self, *raised: Any) -> None:
+        if self._world is not None:
+            await self._world.__aexit__(*raised)
+
+
+def join(
+    bootstrap: Bootstrap | None = None,
+    *,
+    config: mrc.Config | None = None,
+    detect_s: float = DETECT_S_DEFAULT,
+    timeout_s: float = TIMEOUT_S_DEFAULT,
+    **endpoint: Any,
+) -> Joining:
+    """Join a job, and return the communicator of all its ranks.
+
+    Args:
+        bootstrap: who this rank is, and where rank 0; None: from the environment, as torchrun sets
+            it.
+        config: settings of the endpoint; None: the defaults, with retries for as long as
+            `detect_s`.
+        detect_s: 0.1 to 86400 seconds of silence on all paths after which a rank has failed. Too
+            small: a rank that computes in its event loop is taken for dead; too large: the others
+            wait that long for a machine that is gone. A process that ends is noticed at once.
+        timeout_s: for an operation that says nothing else.
+        endpoint: further arguments of `mrc.Endpoint`.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+        PeerError: on entering: not all ranks came in time.
+    """
+    if not DETECT_S_MIN <= detect_s <= DETECT_S_MAX:
+        raise ConfigError(
+            f"detect_s = {detect_s}: must be {DETECT_S_MIN} s to {seconds(DETECT_S_MAX)}"
+        )
+    chosen = Bootstrap.from_environment() if bootstrap is None else bootstrap
+    own = mrc.Endpoint(config or _patient(detect_s), **endpoint)
+    return Joining(chosen, own, detect_s, timeout_s)
+
+
+def _patient(detect_s: float) -> mrc.Config:
+    """Return settings with which a queue pair gives up about when a silent rank has failed."""
+    config = mrc.Config()
+    intervals = detect_s * NS_PER_S / config.timeout_ns
+    # The fixed intervals and the doubling ones: 1 + linear + 2^(exponential + 1) - 2.
+    doubling = int(max(intervals + 1 - config.retry_linear, 2)).bit_length() - 1
+    return mrc.Config(retry_exponential=min(doubling, 24))

@@ -1,0 +1,25 @@
+"""What every test of the collectives gets: a look at what is left behind."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_asyncio
+
+
+def _is_ours(task: asyncio.Task[Any]) -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return "/mrc/" in getattr(code, "co_filename", "")
+
+
+@pytest_asyncio.fixture
+async def nothing_left() -> AsyncIterator[None]:
+    """After a test no task of ours runs, and unclosed sockets warn, which is an error."""
+    yield
+    for _ in range(3):
+        await asyncio.sleep(0)
+    current = asyncio.current_task()
+    left = [task for task in asyncio.all_tasks() if task is not current and not task.done()]
+    assert not [str(task.get_coro()) for task in left if _is_ours(task)]
+    gc.collect()
