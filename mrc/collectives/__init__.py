@@ -10,7 +10,7 @@ scripts without an event loop.
 
 from mrc.collectives.blocking import BlockingCommunicator, BlockingWork, join_blocking
 from mrc.collectives.bootstrap import Bootstrap
-from mrc.collectives.communicator import Communicator, Work
+from mrc.collectives.communicator import Communicator
 from mrc.collectives.failures import (
     CommunicatorClosed,
     OperationBroken,
@@ -19,6 +19,7 @@ from mrc.collectives.failures import (
 )
 from mrc.collectives.interfaces import InterfaceList
 from mrc.collectives.joined import World, join
+from mrc.collectives.member import Work
 from mrc.collectives.plans import Operation, Plan, Receive, Reduce, Send, interpret, register
 from mrc.collectives.reduction import ReduceOp
 

@@ -20,9 +20,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from mrc.collectives.bootstrap import Bootstrap
-from mrc.collectives.communicator import Communicator, Work
+from mrc.collectives.communicator import Communicator
 from mrc.collectives.failures import CommunicatorClosed
 from mrc.collectives.joined import join
+from mrc.collectives.member import Work
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,9 +37,7 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = _new_loop()
-        self._thread = threading.Thread(
-            target=self._run, name="mrc-collectives", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="mrc-collectives", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -240,7 +239,7 @@ _open: weakref.WeakSet[BlockingCommunicator] = weakref.WeakSet()
 
 @atexit.register
 def _close_at_exit() -> None:
-    """Say goodbye for who forgot to: the others should not take the end of this process for death."""
+    """Say goodbye for who forgot to: nobody should take the end of this process for death."""
     for communicator in list(_open):
         try:
             communicator._end(communicator._communicator.abort, CLOSE_TIMEOUT_S)  # noqa: SLF001

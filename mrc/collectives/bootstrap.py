@@ -1,4 +1,4 @@
-"""What a rank must know to join a job: from the environment, as torchrun sets it, or from a list."""
+"""What a rank must know to join a job: from the environment, as of torchrun, or from a list."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,4 +61,4 @@ def even_cuts(count: int, parts: int) -> list[int]:
 
 def cut(array: Array, cuts: list[int]) -> list[Array]:
     """Return the parts of an array between cuts."""
-    return [array[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [array[start:end] for start, end in pairwise(cuts)]

@@ -16,7 +16,7 @@ import numpy as np
 
 import mrc
 from mrc.collectives.failures import LinkFailed
-from mrc.collectives.plans import Plan, Receive, Reduce, Send, Step
+from mrc.collectives.plans import Plan, Reduce, Send, Step
 from mrc.collectives.reduction import Array, Reduction
 from mrc.collectives.transfer import SEGMENT_BYTES, Bytes, Link
 from mrc.errors import MrcError
@@ -325,9 +325,7 @@ async def _of(peer: int, doing: Awaitable[None]) -> None:
         raise LinkFailed(peer, error) from error
 
 
-async def _together(
-    jobs: list[Coroutine[Any, Any, None]], failed: asyncio.Future[None]
-) -> None:
+async def _together(jobs: list[Coroutine[Any, Any, None]], failed: asyncio.Future[None]) -> None:
     """Run coroutines at the same time; the first that fails ends all others, and is raised.
 
     Args:

@@ -122,7 +122,7 @@ class CommunicatorClosed(ConfigError):
     """It was closed on this side, and is used all the same."""
 
 
-class LinkFailed(Exception):  # noqa: N818 - never leaves the package
+class LinkFailed(Exception):
     """The queue pair to a rank failed; the cause says how.
 
     Attributes:

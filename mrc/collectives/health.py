@@ -51,7 +51,7 @@ class Health:
     Attributes:
         failed: obituaries, by rank of the job.
         left: ranks that have closed the job on their side.
-        watchers: called whenever either has changed, or a context was broken.
+        watchers: called whenever either has changed, a heart has begun, or a context was broken.
         broken: contexts that some rank gave up, each with the reason.
     """
 
@@ -72,7 +72,7 @@ class Health:
         """As the lowest rank: context, then who asked to agree on it, and about which ranks."""
         self._agreed: dict[str, asyncio.Future[list[int]]] = {}
         self._closing = False
-        mesh.handlers[HEART] = self._on_heart
+        mesh.serve(HEART, self._on_heart)
         self._watching = asyncio.ensure_future(self._watch())
 
     @property
@@ -99,14 +99,15 @@ class Health:
             PeerError: some did not come in time.
         """
         wanted = set(range(1, self._size)) if self._me == 0 else {0}
-        deadline = time.monotonic() + timeout_s
-        while not wanted <= set(self._hearts):
-            for obituary in self.failed.values():
-                raise RankFailed(obituary)
-            if time.monotonic() > deadline:
-                missing = ", ".join(map(str, sorted(wanted - set(self._hearts))))
-                raise PeerError(f"no heart to rank {missing} within {seconds(timeout_s)}")
-            await asyncio.sleep(0.005)
+        timer = asyncio.timeout(timeout_s)
+        try:
+            async with timer:
+                await self._until(lambda: bool(self.failed) or wanted <= set(self._hearts))
+        except TimeoutError as error:
+            missing = ", ".join(map(str, sorted(wanted - set(self._hearts))))
+            raise PeerError(f"no heart to rank {missing} within {seconds(timeout_s)}") from error
+        for obituary in self.failed.values():
+            raise RankFailed(obituary)
 
     # What happened.
 
@@ -190,7 +191,7 @@ class Health:
                 silence = f"no heart of it for {seconds(2 * self.detect_s)}"
                 self.report(rank, PeerError(silence))
 
-    async def _on_heart(self, qp: mrc.QueuePair, rank: int) -> None:
+    def _on_heart(self, qp: mrc.QueuePair, rank: int) -> None:
         """A rank takes this one for the lowest.
 
         Raises:
@@ -207,6 +208,7 @@ class Health:
         beating = asyncio.ensure_future(self._beat(qp, rank))
         for obituary in self.failed.values():
             self._say(qp, {"failed": obituary.to_json()})
+        self._changed()
         try:
             while True:
                 message = await qp.channel.receive()
@@ -257,14 +259,15 @@ class Health:
                 len(context) <= CONTEXT_CHARACTERS_MAX and len(why) <= TEXT_CHARACTERS_MAX
             ):
                 self.break_context(context, why)
-            case {"agree": str(context), "ranks": list(ranks)} if (
-                len(context) <= CONTEXT_CHARACTERS_MAX and self._are_ranks(ranks)
-            ):
+            case {"agree": str(context), "ranks": list(ranks)} if len(
+                context
+            ) <= CONTEXT_CHARACTERS_MAX and self._are_ranks(ranks):
                 self._on_agree(rank, context, ranks)
             case {"agreed": str(context), "ranks": list(ranks)} if self._are_ranks(ranks):
                 future = self._agreed.get(context)
                 if future is not None and not future.done():
                     future.set_result(ranks)
+                    self._changed()
             case _:
                 raise PeerProtocolError(f"rank {rank} said {message!r:.80}")
 
@@ -285,25 +288,19 @@ class Health:
         Raises:
             RankFailed: the lowest rank failed meanwhile; ask again, under the same name.
         """
-        future = self._agreed[context] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._agreed[context] = future
         lowest = self.lowest
         try:
             if lowest == self._me:
                 self._on_agree(self._me, context, ranks)
                 return await future
-            while lowest not in self._hearts:
-                if not self.alive(lowest):
-                    raise RankFailed(self.failed[lowest])
-                await asyncio.sleep(0.005)
-            self._say(self._hearts[lowest], {"agree": context, "ranks": ranks})
-            ended = asyncio.ensure_future(self.end_of(lowest))
-            try:
-                await asyncio.wait({future, ended}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                ended.cancel()
-            if not future.done():
-                obituary = self.failure(lowest)
-                assert obituary is not None, "it ended"
+            await self._until(lambda: lowest in self._hearts or not self.alive(lowest))
+            if lowest in self._hearts:
+                self._say(self._hearts[lowest], {"agree": context, "ranks": ranks})
+            await self._until(lambda: future.done() or not self.alive(lowest))
+            obituary = self.failure(lowest)
+            if obituary is not None and not future.done():
                 raise RankFailed(obituary)
             return future.result()
         finally:
@@ -311,16 +308,20 @@ class Health:
 
     async def end_of(self, rank: int) -> None:
         """Return when a rank is not there any more."""
-        ended = asyncio.Event()
+        await self._until(lambda: not self.alive(rank))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Return when something is so; all that can make it so calls the watchers."""
+        met = asyncio.Event()
 
         def look() -> None:
-            if not self.alive(rank):
-                ended.set()
+            if condition():
+                met.set()
 
         self.watchers.append(look)
         try:
             look()
-            await ended.wait()
+            await met.wait()
         finally:
             self.watchers.remove(look)
 
@@ -346,11 +347,15 @@ class Health:
 
     # The end.
 
-    async def close(self) -> None:
-        """Say goodbye; the lowest rank waits a little for the others to do so first."""
+    async def close(self, *, gently: bool = True) -> None:
+        """Say goodbye; the lowest rank waits a little for the others to do so first.
+
+        Args:
+            gently: False: nobody is waited for.
+        """
         if self._closing:
             return
-        if self._hearts and self.lowest == self._me:
+        if gently and self._hearts and self.lowest == self._me:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await asyncio.gather(*(self.end_of(rank) for rank in list(self._hearts)))

@@ -8,9 +8,10 @@ from typing import Any
 import mrc
 from mrc.collectives import joining
 from mrc.collectives.bootstrap import Bootstrap
-from mrc.collectives.communicator import TIMEOUT_S_DEFAULT, Communicator
+from mrc.collectives.communicator import Communicator
 from mrc.collectives.failures import seconds
 from mrc.collectives.health import DETECT_S_DEFAULT, Health
+from mrc.collectives.member import TIMEOUT_S_DEFAULT
 from mrc.collectives.store import Store
 from mrc.errors import ConfigError
 from mrc.units import NS_PER_S
@@ -37,7 +38,7 @@ class World(Communicator):
     async def _let_go(self, *, gently: bool = True) -> None:
         try:
             await super()._let_go(gently=gently)
-            await self._health.close()
+            await self._health.close(gently=gently)
         finally:
             await self._joined.close()
 
@@ -61,7 +62,7 @@ class Joining:
         try:
             await health.started(max(START_S_MIN, 2 * self._detect_s))
         except BaseException:
-            await health.close()
+            await health.close(gently=False)
             await joined.close()
             raise
         return World(joined, health, self._timeout_s)
@@ -73,9 +74,9 @@ class Joining:
         self._world = await self._join()
         return self._world
 
-    async def __aexit__(self, *raised: Any) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._world is not None:
-            await self._world.__aexit__(*raised)
+            await self._world.__aexit__(kind)
 
 
 def join(

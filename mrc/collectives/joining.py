@@ -1,4 +1,4 @@
-"""How ranks that know rank 0's address only become a job: who is there, where, and under which token.
+"""How ranks that know rank 0's address only become a job: who is there, and where.
 
 Rank 0 listens there; the others come in, in any order and however late, as long as it is within the
 timeout. Each says which host it is on, then where it listens; rank 0 tries to reach every address
@@ -182,7 +182,7 @@ class _First(_Side):
         address = self.bootstrap.url.address
         if self.bootstrap.addresses:
             return self.bootstrap.addresses[0]
-        if address.host == "localhost" or address.host == own and interfaces.is_loopback(own):
+        if address.host in {"localhost", own} and interfaces.is_loopback(own):
             return address
         return mrc.Address("::" if ":" in own else "0.0.0.0", address.port)
 
@@ -289,9 +289,7 @@ class _Other(_Side):
         await store.set(
             f"{token}/candidates/{self.bootstrap.rank}", ", ".join(map(str, candidates))
         )
-        own = await asyncio.to_thread(
-            interfaces.address_towards, *self.bootstrap.url.address
-        )
+        own = await asyncio.to_thread(interfaces.address_towards, *self.bootstrap.url.address)
         told = interfaces.choose_planes(
             own,
             candidates,

@@ -28,7 +28,8 @@ _ATTEMPT_TIMEOUT_S = 3.0
 """For one address of a rank that has several: the network of one of them may be dead."""
 _RETRY_S = 0.05
 
-OnConnection = Callable[[mrc.QueuePair, int], Awaitable[None]]
+OnConnection = Callable[[mrc.QueuePair, int], None]
+"""(queue pair, rank): raises PeerProtocolError when it does not want it."""
 OnJoin = Callable[[mrc.QueuePair, dict[str, Any]], Awaitable[None]]
 
 
@@ -83,8 +84,7 @@ class Mesh:
         self.planes = planes
         self.members = Membership(0, (), token)
         self.on_join = on_join
-        self.handlers: dict[str, OnConnection] = {}
-        """For contexts in which any rank may connect at any time."""
+        self._handlers: dict[str, OnConnection] = {}
         self._endpoint = endpoint
         self._listener = listener
         self._held: dict[tuple[str, int], mrc.QueuePair] = {}
@@ -111,7 +111,8 @@ class Mesh:
         held = self._held.pop(key, None)
         if held is not None:
             return held
-        future = self._waiting[key] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[mrc.QueuePair] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = future
         try:
             return await future
         finally:
@@ -133,7 +134,9 @@ class Mesh:
             if len(self.members.urls[rank]) > 1:
                 left_s = min(left_s, _ATTEMPT_TIMEOUT_S)
             try:
-                qp = await self._endpoint.connect(url, planes=self.planes, timeout_s=left_s)
+                qp: mrc.QueuePair = await self._endpoint.connect(
+                    url, planes=self.planes, timeout_s=left_s
+                )
                 await qp.channel.send(hello)
                 return qp
             except PeerNotTrusted:
@@ -188,9 +191,9 @@ class Mesh:
                 key = context, rank
             case _:
                 raise PeerProtocolError(f"{qp.peer} is not of this job", peer=qp.peer)
-        handler = self.handlers.get(context)
+        handler = self._handlers.get(context)
         if handler is not None:
-            await handler(qp, rank)
+            handler(qp, rank)
             return
         waiting = self._waiting.get(key)
         if waiting is not None and not waiting.done():
@@ -199,6 +202,16 @@ class Mesh:
             raise PeerProtocolError(f"rank {rank} connects once too often", peer=qp.peer)
         else:
             self._held[key] = qp
+
+    def serve(self, context: str, handler: OnConnection) -> None:
+        """Call a handler for every rank that connects in a context, whenever it does."""
+        self._handlers[context] = handler
+        for key in [key for key in self._held if key[0] == context]:
+            qp = self._held.pop(key)
+            try:
+                handler(qp, key[1])
+            except PeerProtocolError:
+                qp.abort()
 
     def let_go(self, context: str) -> None:
         """Drop what came for a context that is over."""

@@ -8,7 +8,7 @@ its first piece.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,7 @@ def all_reduce(group: Group, array: Array, reduction: Reduction) -> Job:
     """Combine the arrays of all ranks, in place, everywhere."""
     plan, name = group.plan(Operation.ALL_REDUCE, array.nbytes)
     chunks = dict(enumerate(cut(array, even_cuts(array.size, plan.chunks))))
-    memory = Memory(array.dtype, lambda chunk: chunks[chunk].size, chunks, chunks)
+    memory = Memory(array.dtype, _sizes(chunks), chunks, chunks)
     what = f"all_reduce {reduction.op.value} of {array.size} {array.dtype} by {name}"
 
     def finish() -> None:
@@ -101,9 +101,7 @@ def reduce(group: Group, array: Array, reduction: Reduction, root: int) -> Job:
     plan, name = group.plan(Operation.REDUCE, array.nbytes, root)
     chunks = dict(enumerate(cut(array, even_cuts(array.size, plan.chunks))))
     at_root = group.rank == root
-    memory = Memory(
-        array.dtype, lambda chunk: chunks[chunk].size, chunks, chunks if at_root else {}
-    )
+    memory = Memory(array.dtype, _sizes(chunks), chunks, chunks if at_root else {})
     what = f"reduce {reduction.op.value} of {array.size} {array.dtype} to {root} by {name}"
 
     def finish() -> None:
@@ -118,9 +116,7 @@ def broadcast(group: Group, array: Array, root: int) -> Job:
     array = array.view(np.uint8)
     plan, name = group.plan(Operation.BROADCAST, array.nbytes, root)
     chunks = dict(enumerate(cut(array, even_cuts(array.size, plan.chunks))))
-    memory = Memory(
-        array.dtype, lambda chunk: chunks[chunk].size, chunks if group.rank == root else {}, chunks
-    )
+    memory = Memory(array.dtype, _sizes(chunks), chunks if group.rank == root else {}, chunks)
     return Job(f"broadcast of {array.size} bytes from {root} by {name}", plan, memory, array)
 
 
@@ -133,7 +129,7 @@ def reduce_scatter(group: Group, source: Array, target: Array, reduction: Reduct
     _check_blocks("reduce_scatter", source, target, group.ranks)
     plan, name = group.plan(Operation.REDUCE_SCATTER, source.nbytes)
     blocks = dict(enumerate(cut(source, even_cuts(source.size, group.ranks))))
-    memory = Memory(source.dtype, lambda chunk: target.size, blocks, {group.rank: target})
+    memory = Memory(source.dtype, _always(target.size), blocks, {group.rank: target})
     what = f"reduce_scatter {reduction.op.value} of {source.size} {source.dtype} by {name}"
 
     def finish() -> None:
@@ -154,7 +150,7 @@ def all_gather(group: Group, source: Array, target: Array) -> Job:
     source, into = source.view(np.uint8), target.view(np.uint8)
     plan, name = group.plan(Operation.ALL_GATHER, into.nbytes)
     blocks = dict(enumerate(cut(into, even_cuts(into.size, group.ranks))))
-    memory = Memory(into.dtype, lambda chunk: source.size, blocks, blocks)
+    memory = Memory(into.dtype, _always(source.size), blocks, blocks)
     what = f"all_gather of {source.size} bytes by {name}"
     return Job(what, plan, memory, target, prepare=_own_block(blocks[group.rank], source))
 
@@ -170,12 +166,12 @@ def gather(group: Group, source: Array, target: Array | None, root: int) -> Job:
     what = f"gather of {given.size} bytes to {root} by {name}"
     blocks = {group.rank: given}
     if group.rank != root or target is None:
-        memory = Memory(given.dtype, lambda chunk: given.size, blocks, {})
+        memory = Memory(given.dtype, _always(given.size), blocks, {})
         return Job(what, plan, memory)
     _check_blocks("gather", target, source, group.ranks)
     into = target.view(np.uint8)
     blocks = dict(enumerate(cut(into, even_cuts(into.size, group.ranks))))
-    memory = Memory(given.dtype, lambda chunk: given.size, blocks, blocks)
+    memory = Memory(given.dtype, _always(given.size), blocks, blocks)
     return Job(what, plan, memory, target, prepare=_own_block(blocks[root], given))
 
 
@@ -189,12 +185,12 @@ def scatter(group: Group, source: Array | None, target: Array, root: int) -> Job
     plan, name = group.plan(Operation.SCATTER, into.nbytes * group.ranks, root)
     what = f"scatter of {into.size} bytes from {root} by {name}"
     if group.rank != root or source is None:
-        memory = Memory(into.dtype, lambda chunk: into.size, {}, {group.rank: into})
+        memory = Memory(into.dtype, _always(into.size), {}, {group.rank: into})
         return Job(what, plan, memory, target)
     _check_blocks("scatter", source, target, group.ranks)
     given = source.view(np.uint8)
     blocks = dict(enumerate(cut(given, even_cuts(given.size, group.ranks))))
-    memory = Memory(into.dtype, lambda chunk: into.size, blocks, {})
+    memory = Memory(into.dtype, _always(into.size), blocks, {})
     return Job(what, plan, memory, target, prepare=_own_block(into, blocks[root]))
 
 
@@ -230,8 +226,7 @@ def all_to_all(
     sources = {base + to: block for to, block in enumerate(given)}
     targets = {rank * group.ranks + own: block for rank, block in enumerate(into)}
     del sources[base + own], targets[base + own]
-    sizes = {chunk: block.size for chunk, block in (sources | targets).items()}
-    memory = Memory(source.dtype, lambda chunk: sizes.get(chunk, 0), sources, targets)
+    memory = Memory(source.dtype, _sizes(sources | targets), sources, targets)
     what = f"all_to_all of {source.dtype} by {name}"
     return Job(what, plan, memory, target, prepare=_own_block(into[own], given[own]))
 
@@ -241,7 +236,17 @@ def barrier(group: Group) -> Job:
     plan, name = group.plan(Operation.BARRIER, 0)
     room = np.zeros(plan.chunks, np.uint8)
     chunks = {chunk: room[chunk : chunk + 1] for chunk in range(plan.chunks)}
-    return Job(f"barrier by {name}", plan, Memory(room.dtype, lambda chunk: 1, chunks, chunks))
+    return Job(f"barrier by {name}", plan, Memory(room.dtype, _always(1), chunks, chunks))
+
+
+def _sizes(chunks: Mapping[int, Array]) -> Callable[[int], int]:
+    """Return what tells the elements of a chunk, none of those that do not concern this rank."""
+    return lambda chunk: chunks[chunk].size if chunk in chunks else 0
+
+
+def _always(elements: int) -> Callable[[int], int]:
+    """Return what tells the elements of a chunk, where all have the same."""
+    return lambda _: elements
 
 
 def _own_block(into: Array, given: Array) -> Callable[[], None]:

@@ -68,9 +68,7 @@ class PointToPoint:
         region = self.qp.register(memory) if len(memory) else None
         place = region.remote.to_json() if region is not None else None
         try:
-            await self._say(
-                {"receive": number, "tag": tag, "length": len(memory), "place": place}
-            )
+            await self._say({"receive": number, "tag": tag, "length": len(memory), "place": place})
             await done
         finally:
             self._expected.pop(number, None)
@@ -147,9 +145,12 @@ class PointToPoint:
             PeerProtocolError: it is nothing that there is, or too much.
         """
         match message:
-            case {"receive": int(number), "tag": int(tag), "length": int(length), "place": place} if (
-                0 <= number < 1 << 32 and 0 <= tag < 1 << TAG_BITS and length >= 0
-            ):
+            case {
+                "receive": int(number),
+                "tag": int(tag),
+                "length": int(length),
+                "place": place,
+            } if 0 <= number < 1 << 32 and 0 <= tag < 1 << TAG_BITS and length >= 0:
                 remote = None
                 if length:
                     remote = mrc.RemoteRegion.from_json_untrusted(place)

@@ -69,7 +69,8 @@ def _bfloat16() -> np.dtype[Any]:
         raise ConfigError(
             "bfloat16 needs the package ml_dtypes: pip install 'mrc-transport[collectives]'"
         ) from error
-    return np.dtype(module.bfloat16)
+    found: np.dtype[Any] = np.dtype(module.bfloat16)
+    return found
 
 
 class Reduction:

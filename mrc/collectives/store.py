@@ -229,7 +229,8 @@ class RemoteStore:
         future = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             await self._talk.send({"id": number, **request})
-            return await future
+            answer: str = await future
+            return answer
         finally:
             self._asked.pop(number, None)
 

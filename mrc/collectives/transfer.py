@@ -168,9 +168,7 @@ class Link:
         """
         piece = await self.qp.next_immediate()
         if piece.imm != imm:
-            raise OtherOperation(
-                f"{self.qp.peer} is in another operation", peer=self.qp.peer
-            )
+            raise OtherOperation(f"{self.qp.peer} is in another operation", peer=self.qp.peer)
         return piece
 
     def slot_untrusted(self, piece: mrc.Immediate, length: int) -> Bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 import mrc
@@ -60,10 +60,7 @@ async def cluster(
         await asyncio.gather(*(world.close() for world in worlds))
 
 
-async def each(
-    worlds: list[collectives.Communicator] | list[collectives.World],
-    do: Callable[[Any], Awaitable[T]],
-) -> list[T]:
+async def each(doing: Iterable[Awaitable[T]]) -> list[T]:
     """Let all ranks do something, and return what each of them got."""
     async with asyncio.timeout(DEADLINE_S):
-        return list(await asyncio.gather(*(do(world) for world in worlds)))
+        return list(await asyncio.gather(*doing))

@@ -81,13 +81,7 @@ async def test_all_reduce(ranks: int) -> None:
             for op in pairs_of(dtype):
                 for count in SIZES if op is ReduceOp.SUM else SIZES[2:4]:
                     arrays = [data(rank, count, dtype) for rank in range(ranks)]
-
-                    async def do(
-                        one: Communicator, arrays: list[Array] = arrays, op: ReduceOp = op
-                    ) -> None:
-                        await one.all_reduce(arrays[one.rank], op)
-
-                    await each(worlds, do)
+                    await each([one.all_reduce(arrays[one.rank], op) for one in worlds])
                     check(arrays, expected(ranks, count, dtype, op))
 
 
@@ -99,7 +93,7 @@ async def test_reduce(ranks: int) -> None:
         for root in range(ranks):
             for count in SIZES:
                 arrays = [data(rank, count, dtype) for rank in range(ranks)]
-                await each(worlds, lambda one: one.reduce(arrays[one.rank], root=root))
+                await each([one.reduce(arrays[one.rank], root=root) for one in worlds])
                 check([arrays[root]], expected(ranks, count, dtype, ReduceOp.SUM))
                 for rank in set(range(ranks)) - {root}:
                     np.testing.assert_array_equal(arrays[rank], data(rank, count, dtype))
@@ -113,7 +107,7 @@ async def test_broadcast(ranks: int) -> None:
             for count in (*SIZES, 300_001):
                 arrays = [data(rank, count, np.dtype(np.int32)) for rank in range(ranks)]
                 wanted = arrays[root].copy()
-                await each(worlds, lambda one: one.broadcast(arrays[one.rank], root=root))
+                await each([one.broadcast(arrays[one.rank], root=root) for one in worlds])
                 check(arrays, wanted)
 
 
@@ -127,8 +121,7 @@ async def test_reduce_scatter(ranks: int, op: ReduceOp) -> None:
             sources = [data(rank, count * ranks, dtype) for rank in range(ranks)]
             targets = [np.zeros(count, dtype) for _ in range(ranks)]
             await each(
-                worlds,
-                lambda one: one.reduce_scatter(sources[one.rank], targets[one.rank], op),
+                [one.reduce_scatter(sources[one.rank], targets[one.rank], op) for one in worlds]
             )
             check([np.concatenate(targets)], expected(ranks, count * ranks, dtype, op))
             for rank in range(ranks):
@@ -144,15 +137,17 @@ async def test_all_gather_and_gather(ranks: int) -> None:
             sources = [data(rank, count, dtype) for rank in range(ranks)]
             wanted = np.concatenate(sources)
             targets = [np.zeros(count * ranks, dtype) for _ in range(ranks)]
-            await each(worlds, lambda one: one.all_gather(sources[one.rank], targets[one.rank]))
+            await each([one.all_gather(sources[one.rank], targets[one.rank]) for one in worlds])
             check(targets, wanted)
             for root in range(ranks):
                 target = np.zeros(count * ranks, dtype)
                 await each(
-                    worlds,
-                    lambda one: one.gather(
-                        sources[one.rank], target if one.rank == root else None, root=root
-                    ),
+                    [
+                        one.gather(
+                            sources[one.rank], target if one.rank == root else None, root=root
+                        )
+                        for one in worlds
+                    ]
                 )
                 check([target], wanted)
 
@@ -165,7 +160,7 @@ async def test_all_gather_in_place(ranks: int) -> None:
         for rank, target in enumerate(targets):
             target[rank] = rank + 1
         await each(
-            worlds, lambda one: one.all_gather(targets[one.rank][one.rank], targets[one.rank])
+            [one.all_gather(targets[one.rank][one.rank], targets[one.rank]) for one in worlds]
         )
         check(targets, np.repeat(np.arange(1, ranks + 1, dtype=np.float32), 1001).reshape(-1, 1001))
 
@@ -179,10 +174,12 @@ async def test_scatter(ranks: int) -> None:
                 source = data(root, count * ranks, np.dtype(np.uint8))
                 targets = [np.zeros(count, np.uint8) for _ in range(ranks)]
                 await each(
-                    worlds,
-                    lambda one: one.scatter(
-                        source if one.rank == root else None, targets[one.rank], root=root
-                    ),
+                    [
+                        one.scatter(
+                            source if one.rank == root else None, targets[one.rank], root=root
+                        )
+                        for one in worlds
+                    ]
                 )
                 check([np.concatenate(targets)], source)
 
@@ -194,7 +191,7 @@ async def test_all_to_all(ranks: int) -> None:
         for count in SIZES:
             sources = [data(rank, count * ranks, np.dtype(np.int64)) for rank in range(ranks)]
             targets = [np.zeros(count * ranks, np.int64) for _ in range(ranks)]
-            await each(worlds, lambda one: one.all_to_all(sources[one.rank], targets[one.rank]))
+            await each([one.all_to_all(sources[one.rank], targets[one.rank]) for one in worlds])
             for rank in range(ranks):
                 wanted = [source[rank * count : (rank + 1) * count] for source in sources]
                 check([targets[rank]], np.concatenate(wanted))
@@ -209,19 +206,19 @@ async def test_all_to_all_uneven(ranks: int) -> None:
         given = [[counts[a][b] for a in range(ranks)] for b in range(ranks)]
         targets = [np.zeros(sum(given[rank]), np.int32) for rank in range(ranks)]
         await each(
-            worlds,
-            lambda one: one.all_to_all(
-                sources[one.rank],
-                targets[one.rank],
-                source_counts=counts[one.rank],
-                target_counts=given[one.rank],
-            ),
+            [
+                one.all_to_all(
+                    sources[one.rank],
+                    targets[one.rank],
+                    source_counts=counts[one.rank],
+                    target_counts=given[one.rank],
+                )
+                for one in worlds
+            ]
         )
         for rank in range(ranks):
             starts = [sum(counts[a][:rank]) for a in range(ranks)]
-            wanted = [
-                sources[a][start : start + counts[a][rank]] for a, start in enumerate(starts)
-            ]
+            wanted = [sources[a][start : start + counts[a][rank]] for a, start in enumerate(starts)]
             check([targets[rank]], np.concatenate(wanted))
 
 
@@ -237,7 +234,7 @@ async def test_barrier(ranks: int) -> None:
             assert come.count(turn) == ranks
 
     async with cluster(ranks) as worlds:
-        await each(worlds, do)
+        await each([do(one) for one in worlds])
 
 
 async def test_the_same_bits_from_run_to_run() -> None:
@@ -246,7 +243,7 @@ async def test_the_same_bits_from_run_to_run() -> None:
     for _ in range(2):
         async with cluster(3) as worlds:
             arrays = [data(rank, 40_001, np.dtype(np.float32)) for rank in range(3)]
-            await each(worlds, lambda one: one.all_reduce(arrays[one.rank]))
+            await each([one.all_reduce(arrays[one.rank]) for one in worlds])
             results.append(arrays[0].tobytes())
     assert results[0] == results[1]
 
@@ -258,6 +255,6 @@ async def test_64_mib() -> None:
         arrays = [np.full(count, rank + 1, np.float32) for rank in range(4)]
         for array in arrays:
             array[::1001] += np.arange(len(array[::1001]), dtype=np.float32)
-        wanted = np.sum(arrays, axis=0, dtype=np.float32)
-        await each(worlds, lambda one: one.all_reduce(arrays[one.rank]))
+        wanted: Array = reduce(np.add, arrays)
+        await each([one.all_reduce(arrays[one.rank]) for one in worlds])
         check(arrays, wanted)

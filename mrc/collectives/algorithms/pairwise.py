@@ -7,7 +7,7 @@ from mrc.collectives.plans import Operation, Plan, Receive, Send, Step, register
 
 @register(Operation.ALL_TO_ALL, "pairwise")
 def all_to_all(rank: int, ranks: int, root: int) -> Plan:
-    """n - 1 steps of one chunk each. `root` means nothing."""
+    """One chunk to each, in n - 1 steps. `root` means nothing."""
     del root
     steps: list[Step] = []
     for distance in range(1, ranks):
