@@ -27,6 +27,7 @@ class Bootstrap:
         size: how many there are.
         url: of rank 0's listener; behind a lock with its key.
         lock: for rank 0's listener; None: whoever reaches it may join, and nothing is encrypted.
+        token: for that lock, where the ranks were given one and `url` has none.
         addresses: where each rank listens, if that is decided beforehand.
         interface_list: which interfaces are told to others; None: the one that reaches rank 0.
         run: the same on all ranks of one start where a launcher says so; others are turned away.
@@ -37,6 +38,7 @@ class Bootstrap:
     size: int
     url: mrc.Url
     lock: mrc.Lock | None = None
+    token: str | None = None
     addresses: tuple[mrc.Address, ...] = ()
     interface_list: InterfaceList | None = None
     run: str = ""
@@ -72,13 +74,16 @@ class Bootstrap:
             )
         host, port = given["MASTER_ADDR"], _number(given, "MASTER_PORT")
         url = mrc.Url.parse(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        lock, url = _lock(given, url)
+        lock = _lock(given)
+        if lock is not None:
+            url = mrc.Url(url.address, lock.key)
         rank = _number(given, "RANK")
         return cls(
             rank=rank,
             size=_number(given, "WORLD_SIZE"),
             url=url,
             lock=lock if rank == 0 else None,
+            token=given["MRC_TOKEN"] if lock is not None else None,
             interface_list=InterfaceList.from_environment(given),
             run="/".join(given.get(name, "") for name in _RUN_VARIABLES),
         )
@@ -117,15 +122,14 @@ def _number(environment: Mapping[str, str], name: str) -> int:
         raise ConfigError(f"{name} = {environment[name]!r:.40} is no number") from error
 
 
-def _lock(environment: Mapping[str, str], url: mrc.Url) -> tuple[mrc.Lock | None, mrc.Url]:
-    """Return the lock that the environment asks for, and the URL with its key."""
+def _lock(environment: Mapping[str, str]) -> mrc.Lock | None:
+    """Return the lock that the environment asks for; its key has the fingerprint alone."""
     identity, token = environment.get("MRC_IDENTITY", ""), environment.get("MRC_TOKEN", "")
     if not identity and not token:
-        return None, url
+        return None
     if not identity or not token:
         raise ConfigError(
             "MRC_IDENTITY (a file for rank 0's key) and MRC_TOKEN go together: without the one"
             " nobody knows whom they reached, without the other anybody comes in"
         )
-    lock = mrc.Lock.load(identity, token)
-    return lock, mrc.Url(url.address, mrc.Key(lock.key.fingerprint, token))
+    return mrc.Lock.load(identity, token)

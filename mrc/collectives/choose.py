@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mrc.collectives import algorithms
+import mrc.collectives.algorithms  # noqa: F401 - makes the names in the table known
 from mrc.collectives.plans import Operation
 
 KIB = 1 << 10
@@ -58,6 +58,3 @@ def choose(operation: Operation, size_bytes: int, ranks: int) -> Choice:
         if choice.operation is operation and fits:
             return choice
     raise AssertionError(f"the table has no last row for {operation}")
-
-
-__all__ = ["TABLE", "Choice", "algorithms", "choose"]

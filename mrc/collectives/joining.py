@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import os
 import secrets
 import socket
 from dataclasses import dataclass
@@ -40,9 +41,11 @@ PROTOCOL = "mrc-collectives/1"
 ADDRESSES_MAX = 64
 """Of one rank: there is one a plane."""
 TOKEN_BYTES = 16
+WHY_CHARACTERS = 2000
 _RETRY_S_MIN, _RETRY_S_MAX = 0.05, 0.5
 _DIAL_TIMEOUT_S = 3.0
 _ANSWER_TIMEOUT_S = 10.0
+_FAREWELL_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
@@ -144,6 +147,7 @@ class _First(_Side):
         self.store = LocalStore()
         self.guests: dict[int, asyncio.Task[None]] = {}
         self.complete = False
+        self.failed = False
 
     def waiting_for(self) -> str:
         """Say who has not come."""
@@ -162,17 +166,29 @@ class _First(_Side):
         mesh = Mesh(self.endpoint, listener, self.token, planes=planes, on_join=self.on_join)
         self.stack.push_async_callback(mesh.close)
         self.stack.push_async_callback(self.dismiss)
+        try:
+            mesh.members = await self._meet(own, planes)
+        except MrcError as error:
+            # Whatever the others wait for, this is what they get.
+            self.failed = True
+            self.store.fail(error)
+            raise
+        await self.store.set(f"{self.token}/complete", "")
+        self.complete = True
+        return mesh, self.store
+
+    async def _meet(self, own: str, planes: tuple[str, ...]) -> Membership:
+        """Wait for what the others say."""
+        address = self.bootstrap.url.address
         hosts = await self.meet_hosts(self.store, self.token)
         one_host = len(set(hosts)) == 1
         if planes and not one_host:
             self._refuse_loopback(own)
         also = [mrc.Address(plane, address.port) for plane in planes if plane != address.host]
         own_urls = [str(mrc.Url(each)) for each in (address, *also)]
-        mesh.members = await self.meet_urls(self.store, self.token, own_urls)
-        await self._try_to_reach(mesh.members, hosts)
-        await self.store.set(f"{self.token}/verdict", "")
-        self.complete = True
-        return mesh, self.store
+        members = await self.meet_urls(self.store, self.token, own_urls)
+        await self._try_to_reach(members, hosts)
+        return members
 
     def _listening_at(self, own: str) -> mrc.Address:
         """Return where to listen: what others take for this host may not be what it takes itself.
@@ -211,7 +227,9 @@ class _First(_Side):
     def _judge_untrusted(self, hello: dict[str, Any]) -> tuple[str, int]:
         """Return why a rank may not come in, or nothing, and which one it is."""
         match hello:
-            case {"join": str(protocol), "rank": int(rank), "size": int(size), "run": str(run)}:
+            case {"join": str(protocol), "rank": int(rank), "size": int(size), "run": str(run)} if (
+                type(rank) is int
+            ):
                 pass
             case _:
                 return "this is rank 0 of a job, and that was no request to join it", -1
@@ -233,9 +251,8 @@ class _First(_Side):
             await self.store.serve(qp.channel)
         except MrcError as error:
             if not self.complete:
-                self.store.fail(
-                    PeerLost(f"rank {rank} was lost at the start: {error}", peer=qp.peer)
-                )
+                why = self.store.peek(f"{self.token}/why/{rank}") or str(error)
+                self.store.fail(PeerLost(f"rank {rank} was lost at the start: {why}", peer=qp.peer))
         finally:
             qp.abort()
 
@@ -258,11 +275,12 @@ class _First(_Side):
                     f"rank {rank} listens at {address}, which rank 0 cannot reach: {reason}; choose"
                     f" an interface with {interfaces.VARIABLES[0]}: that host has {has:.1000}"
                 )
-                await self.store.set(f"{self.token}/verdict", text)
                 raise PeerUnreachable(text, peer=str(address))
 
     async def dismiss(self) -> None:
-        """End the store."""
+        """End the store; if the start has failed, when everybody has heard why and gone."""
+        if self.failed and self.guests:
+            await asyncio.wait(set(self.guests.values()), timeout=_FAREWELL_TIMEOUT_S)
         for guest in self.guests.values():
             guest.cancel()
         await asyncio.gather(*self.guests.values(), return_exceptions=True)
@@ -284,6 +302,16 @@ class _Other(_Side):
         self.stack.callback(qp.abort)
         store = RemoteStore(qp.channel)
         self.stack.push_async_callback(store.close)
+        try:
+            mesh = await self._meet(store, token)
+        except MrcError as error:
+            with contextlib.suppress(MrcError):
+                await store.set(f"{token}/why/{self.bootstrap.rank}", str(error)[:WHY_CHARACTERS])
+            raise
+        return mesh, store
+
+    async def _meet(self, store: Store, token: str) -> Mesh:
+        """Say where this rank is, and wait for what the others say."""
         hosts = await self.meet_hosts(store, token)
         candidates = interfaces.addresses_here()
         await store.set(
@@ -303,10 +331,8 @@ class _Other(_Side):
         if self.bootstrap.addresses:
             own_urls = [mesh.url]
         mesh.members = await self.meet_urls(store, token, own_urls)
-        verdict = await store.get(f"{token}/verdict")
-        if verdict:
-            raise PeerUnreachable(verdict)
-        return mesh, store
+        await store.get(f"{token}/complete")
+        return mesh
 
     async def _listen(self, told: tuple[str, ...], token: str) -> Mesh:
         address = mrc.Address(told[0], 0)
@@ -318,7 +344,7 @@ class _Other(_Side):
         lock = mrc.Lock.new() if self.bootstrap.secured else None
         listener = self.endpoint.listen(str(address), planes=planes, lock=lock)
         await listener.__aenter__()
-        mesh = Mesh(self.endpoint, listener, token, planes=planes)
+        mesh = Mesh(self.endpoint, listener, token, planes=planes, first_token=self.bootstrap.token)
         self.stack.push_async_callback(mesh.close)
         return mesh
 
@@ -344,7 +370,9 @@ class _Other(_Side):
     async def _ask_to_join(self) -> tuple[mrc.QueuePair, str]:
         bootstrap = self.bootstrap
         own = await asyncio.to_thread(interfaces.address_towards, *bootstrap.url.address)
-        qp = await self.endpoint.connect(str(bootstrap.url), planes=self.planes(own))
+        qp = await self.endpoint.connect(
+            str(bootstrap.url), planes=self.planes(own), token=bootstrap.token
+        )
         try:
             await qp.channel.send(
                 {
@@ -400,7 +428,9 @@ async def _dial(address: mrc.Address) -> str:
     except TimeoutError:
         return f"no answer within {seconds(_DIAL_TIMEOUT_S)}"
     except (OSError, socket.gaierror) as error:
-        return error.strerror or str(error)
+        # asyncio words some errors itself, uvloop leaves them to the kernel.
+        number = getattr(error, "errno", None) or 0
+        return os.strerror(number) if number > 0 else str(error)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

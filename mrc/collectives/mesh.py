@@ -65,6 +65,7 @@ class Mesh:
         listener: entered; so does it.
         token: of this start of the job.
         planes: own addresses, one a plane; empty for the one that reaches a peer.
+        first_token: for the lock of rank 0, where its URL has none.
         on_join: awaited for who wants to join the job; None: nobody may.
 
     Attributes:
@@ -79,12 +80,14 @@ class Mesh:
         token: str,
         *,
         planes: tuple[str, ...] = (),
+        first_token: str | None = None,
         on_join: OnJoin | None = None,
     ) -> None:
         self.planes = planes
         self.members = Membership(0, (), token)
         self.on_join = on_join
         self._handlers: dict[str, OnConnection] = {}
+        self._first_token = first_token
         self._endpoint = endpoint
         self._listener = listener
         self._held: dict[tuple[str, int], mrc.QueuePair] = {}
@@ -129,13 +132,14 @@ class Mesh:
         hello = {"token": self.members.token, "context": context, "rank": self.members.rank}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
+        token = None if rank else self._first_token
         for url in itertools.cycle(self.members.urls[rank]):
             left_s = max(deadline - loop.time(), 0.1)
             if len(self.members.urls[rank]) > 1:
                 left_s = min(left_s, _ATTEMPT_TIMEOUT_S)
             try:
                 qp: mrc.QueuePair = await self._endpoint.connect(
-                    url, planes=self.planes, timeout_s=left_s
+                    url, planes=self.planes, timeout_s=left_s, token=token
                 )
                 await qp.channel.send(hello)
                 return qp
@@ -183,7 +187,8 @@ class Mesh:
         """
         match hello:
             case {"token": str(token), "context": str(context), "rank": int(rank)} if (
-                hmac.compare_digest(token.encode(), self.members.token.encode())
+                type(rank) is int
+                and hmac.compare_digest(token.encode(), self.members.token.encode())
                 and 0 <= rank < self.members.size
                 and rank != self.members.rank
                 and len(context) <= CONTEXT_CHARACTERS_MAX

@@ -112,6 +112,11 @@ def register(operation: Operation, name: str) -> Callable[[Builder], Builder]:
     return known
 
 
+def forget(operation: Operation, name: str) -> None:
+    """Undo `register`."""
+    _BUILDERS.pop((operation, name), None)
+
+
 def names(operation: Operation) -> list[str]:
     """Return the names of the algorithms for an operation, sorted."""
     return sorted(name for known, name in _BUILDERS if known is operation)

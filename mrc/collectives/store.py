@@ -95,6 +95,10 @@ class LocalStore:
             waiting = self._waiting[key] = asyncio.get_running_loop().create_future()
         return await asyncio.shield(waiting)
 
+    def peek(self, key: str) -> str:
+        """Return a value, empty if there is none."""
+        return self._values.get(key, "")
+
     async def add(self, key: str, amount: int) -> int:
         """Add to a number, which begins with 0, and return the sum.
 

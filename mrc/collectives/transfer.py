@@ -75,13 +75,18 @@ class Link:
         """Tell each other where the slots are.
 
         Raises:
-            PeerProtocolError: the peer says something else, or its slots are of another size.
+            PeerProtocolError: the peer says nothing, something else, or has other slots.
             TransportError: the queue pair failed.
         """
         ours = {"slots": self._slots.remote.to_json(), "segment_bytes": SEGMENT_BYTES}
         await self.qp.channel.send(ours)
-        async with asyncio.timeout(SET_UP_TIMEOUT_S):
-            theirs = await self.qp.channel.receive()
+        try:
+            async with asyncio.timeout(SET_UP_TIMEOUT_S):
+                theirs = await self.qp.channel.receive()
+        except TimeoutError as error:
+            raise PeerProtocolError(
+                f"{self.qp.peer} said nothing of its slots", peer=self.qp.peer
+            ) from error
         remote = mrc.RemoteRegion.from_json_untrusted(theirs.get("slots"))
         if theirs.get("segment_bytes") != SEGMENT_BYTES or remote.length != SEGMENT_BYTES * SLOTS:
             raise PeerProtocolError(
