@@ -66,7 +66,12 @@ class Obituary:
                 "heard_ns": int(heard_ns),
                 "paths": list(paths),
                 "states": str(states),
-            } if 0 <= rank < ranks and len(paths) <= PATHS_SHOWN_MAX:
+            } if (
+                type(rank) is int
+                and 0 <= rank < ranks
+                and -1 <= heard_ns < 1 << 63
+                and len(paths) <= PATHS_SHOWN_MAX
+            ):
                 texts = (address, why, states, *map(str, paths))
                 if all(len(text) <= TEXT_CHARACTERS_MAX and text.isprintable() for text in texts):
                     return cls(rank, address, why, heard_ns, tuple(map(str, paths)), states)

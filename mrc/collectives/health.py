@@ -129,7 +129,7 @@ class Health:
 
     def _heard_ago_ns(self, rank: int) -> int:
         heard = self._heard_ns.get(rank)
-        return time.monotonic_ns() - heard if heard is not None else -1
+        return max(0, time.monotonic_ns() - heard) if heard is not None else -1
 
     def _bury(self, obituary: Obituary) -> None:
         rank = obituary.rank

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import os
 import secrets
@@ -24,7 +23,7 @@ import mrc
 from mrc.collectives import interfaces
 from mrc.collectives.bootstrap import Bootstrap
 from mrc.collectives.failures import seconds
-from mrc.collectives.mesh import Membership, Mesh
+from mrc.collectives.mesh import Membership, Mesh, same_text
 from mrc.collectives.store import LocalStore, RemoteStore, Store
 from mrc.errors import (
     ConfigError,
@@ -238,7 +237,7 @@ class _First(_Side):
             return f"rank 0 speaks {PROTOCOL}, not {protocol:.40}", rank
         if self.complete:
             return "the job runs already, with all its ranks", rank
-        if not hmac.compare_digest(run.encode(), bootstrap.run.encode()):
+        if not same_text(run, bootstrap.run):
             return "rank 0 belongs to another start of the job", rank
         if size != bootstrap.size or not 1 <= rank < size:
             return f"rank 0 expects ranks 1 to {bootstrap.size - 1}, not {rank} of {size}", rank

@@ -315,10 +315,11 @@ class Member:
         await self._let_go()
 
     async def abort(self) -> None:
-        """End at once; what is under way is cancelled."""
+        """End at once; what is under way is cancelled, what was over before still arrives."""
         self._closed = True
+        idle = not self._running
         await self._stop()
-        await self._let_go(gently=False)
+        await self._let_go(gently=idle)
 
     async def _let_go(self, *, gently: bool = True) -> None:
         if self._look in self._health.watchers:

@@ -233,6 +233,7 @@ class Link:
         for task in self._telling:
             task.cancel()
         self.qp.abort()
+        self._slots.deregister()
 
     async def close(self) -> None:
         """End when what was sent is placed."""

@@ -304,9 +304,11 @@ Hostile = Callable[[mrc.QueuePair], Any]
         {"token": "guess", "context": "world", "rank": 1},
         {"token": "guess", "context": "heart", "rank": 1},
         {"token": "é", "context": "heart", "rank": 1},
+        {"token": "\ud800", "context": "heart", "rank": 1},
+        {"join": joining.PROTOCOL, "rank": 1, "size": 2, "run": "\ud800"},
         {"token": None, "context": [], "rank": {}},
     ],
-    ids=str,
+    ids=repr,
 )
 async def test_a_stranger_changes_nothing(hello: dict[str, Any]) -> None:
     """Whatever it says first, rank 0 lets it go, and the job starts all the same."""

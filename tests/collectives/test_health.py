@@ -1,0 +1,155 @@
+"""Hearts: who is alive, who says so, and what a member may say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mrc
+from mrc.collectives import RankFailed, World, health
+from mrc.collectives.failures import Obituary
+from mrc.errors import PeerError, PeerProtocolError
+from tests.collectives.cluster import cluster, each
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left"), pytest.mark.slow]
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+NEWS = st.dictionaries(
+    st.sampled_from(["beat", "failed", "left", "broken", "why", "agree", "agreed", "ranks"]), JSON
+)
+GONE = {"rank": 1, "address": "a:1", "why": "w", "heard_ns": 5, "paths": ["p"], "states": "1 good"}
+
+
+@settings(max_examples=100)
+@given(st.lists(NEWS, max_size=4))
+async def test_no_news_breaks_anything(news: list[dict[str, Any]]) -> None:
+    """Whatever a member says is taken, or is one exception."""
+    one = object.__new__(health.Health)
+    one._size, one._me, one._closing = 4, 0, False
+    one.failed, one.left, one.broken, one.watchers = {}, set(), {}, []
+    one._hearts, one._asked, one._agreed, one._heard_ns = {}, {}, {}, {}
+    for message in news:
+        with contextlib.suppress(PeerProtocolError):
+            one._hear_untrusted(1, message)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rank": 4},
+        {"rank": -1},
+        {"rank": True},
+        {"rank": "1"},
+        {"address": None},
+        {"why": "two\nlines"},
+        {"why": "x" * 10_000},
+        {"heard_ns": -2},
+        {"heard_ns": 1 << 63},
+        {"paths": ["p"] * 17},
+        {"paths": ["\x1b[2J"]},
+        {"states": 1},
+    ],
+    ids=str,
+)
+async def test_an_obituary_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    """It ends in an error message, so nothing in it may write to a terminal or fill a log."""
+    assert Obituary.from_json_untrusted(GONE, 4) == Obituary(1, "a:1", "w", 5, ("p",), "1 good")
+    assert Obituary.from_json_untrusted(Obituary(2, "b:2", "x").to_json(), 4).rank == 2
+    with pytest.raises(PeerProtocolError):
+        Obituary.from_json_untrusted(GONE | change, 4)
+
+
+async def test_what_one_rank_finds_out_all_know() -> None:
+    """Also those that have nothing to do with it; the one that is named has no say in it."""
+    async with cluster(4) as worlds:
+        await each([world.barrier() for world in worlds])
+        waiting = [world.receive(bytearray(1), 3) for world in worlds[:2]]
+        worlds[1]._health.report(3, PeerError("the test says so"))  # noqa: SLF001
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        for error in (*ended, *[await broken(world) for world in worlds[:3]]):
+            assert isinstance(error, RankFailed)
+            assert error.rank == error.job_rank == 3
+            assert "the test says so" in str(error)
+
+
+async def broken(world: World) -> BaseException | None:
+    """Return what ends the operations of a communicator, once it does."""
+    with contextlib.suppress(RankFailed):
+        async with asyncio.timeout(10):
+            await world._broken  # noqa: SLF001 - nothing else waits without taking part
+    return world._broken.exception()  # noqa: SLF001
+
+
+async def test_a_blackhole_for_all_paths_is_noticed_in_time() -> None:
+    """No connection of it closes, and nothing of it arrives: the machine, or its cables."""
+    used = [mrc_sockets(rank) for rank in range(3)]
+    async with cluster(3, sockets=lambda rank: used[rank], detect_s=0.5) as worlds:
+        await each([world.barrier() for world in worlds])
+        used[2].loss = used[2].inbound_loss = 1.0
+        started = asyncio.get_running_loop().time()
+        for world in worlds[:2]:
+            error = await broken(world)
+            assert isinstance(error, RankFailed)
+            assert error.rank == 2
+            assert "silent on all paths" in str(error)
+            assert error.paths
+        assert 0.4 < asyncio.get_running_loop().time() - started < 5
+
+
+def mrc_sockets(seed: int) -> Any:
+    """Return sockets that can be made to lose everything."""
+    from mrc.udp import FaultySockets
+
+    return FaultySockets(seed=seed)
+
+
+async def test_a_loop_that_stood_still_blames_nobody() -> None:
+    """What this rank missed because it computed is not the others' silence."""
+    async with cluster(3, detect_s=0.3) as worlds:
+        await each([world.barrier() for world in worlds])
+        np.sort(np.random.default_rng(1).random(1 << 23))
+        until = asyncio.get_running_loop().time() + 0.6
+        while asyncio.get_running_loop().time() < until:
+            pass
+        await each([world.barrier() for world in worlds])
+        assert not any(world._health.failed for world in worlds)  # noqa: SLF001
+
+
+async def test_survivors_agree_when_news_of_a_death_comes_while_they_ask() -> None:
+    """All get the same list, whoever asked first."""
+    async with cluster(4) as worlds:
+        await each([world.barrier() for world in worlds])
+        asking = [asyncio.ensure_future(world.survivors()) for world in worlds[:3]]
+        await asyncio.sleep(0)
+        worlds[2]._health.report(3, PeerError("the test says so"))  # noqa: SLF001
+        groups = await each(asking)
+        assert [group.ranks for group in groups] == [(0, 1, 2)] * 3
+        values = [np.array([group.rank]) for group in groups]
+        await each([group.all_reduce(values[group.rank]) for group in groups])
+        assert [int(value[0]) for value in values] == [3, 3, 3]
+        for group in groups:
+            await group.abort()
+
+
+async def test_a_stranger_who_knows_the_token_has_one_heart() -> None:
+    """A second one for the same rank is let go."""
+    async with cluster(2) as worlds:
+        mesh = worlds[1]._mesh  # noqa: SLF001
+        second = await mesh.connect(health.HEART, 0)
+        with contextlib.suppress(mrc.MrcError):
+            async with asyncio.timeout(10):
+                while True:
+                    await second.channel.receive()
+        assert second.failure is not None
+        await each([world.barrier() for world in worlds])
+        await second.close()
