@@ -61,16 +61,21 @@ class Memory:
 
 
 class _Progress:
-    """How many pieces of a step are through, and who waits for that."""
+    """How many pieces of a step are through, one after the other, and who waits for that."""
 
-    __slots__ = ("_waiting", "done")
+    __slots__ = ("_ahead", "_waiting", "done")
 
     def __init__(self) -> None:
         self.done = 0
+        self._ahead: set[int] = set()
+        """Pieces that were through before the one in front of them."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def advance(self) -> None:
-        self.done += 1
+    def through(self, number: int) -> None:
+        self._ahead.add(number)
+        while self.done in self._ahead:
+            self._ahead.remove(self.done)
+            self.done += 1
         if self._waiting:
             for wanted, future in self._waiting:
                 if wanted <= self.done and not future.done():
@@ -119,10 +124,15 @@ class _Stage:
             start = number * SEGMENT_BYTES
             yield number, start, min(start + SEGMENT_BYTES, self.size_bytes)
 
-    async def free_to_write(self) -> None:
-        """Wait until what the steps before it left in the chunk is not needed any more."""
+    async def free_to_write(self, pieces: int) -> None:
+        """Wait until what the steps before it left in the first pieces is not needed any more.
+
+        Two ranks that exchange a chunk would wait for each other if one piece waited for all.
+        """
+        if self.written_by is not None:
+            await self.written_by.progress.reach(pieces)
         for reader in self.read_by:
-            await reader.progress.reach(reader.pieces)
+            await reader.progress.reach(pieces)
 
 
 class Execution:
@@ -231,11 +241,11 @@ class Execution:
                 else:
                     posted = link.qp.post(data, place, start, imm=self._imm)
                 if copied:
-                    stage.progress.advance()
+                    stage.progress.through(number)
                 else:
-                    self._follow(stage, posted)
+                    self._follow(stage, number, posted)
 
-    def _follow(self, stage: _Stage, posted: asyncio.Future[None]) -> None:
+    def _follow(self, stage: _Stage, number: int, posted: asyncio.Future[None]) -> None:
         """Count a piece when it is placed at the peer."""
         peer, failed = stage.step.peer, self._failed
         self._posted.append((peer, posted))
@@ -245,7 +255,7 @@ class Execution:
             if isinstance(error, MrcError) and failed is not None and not failed.done():
                 failed.set_exception(LinkFailed(peer, error))
             elif error is None:
-                stage.progress.advance()
+                stage.progress.through(number)
 
         posted.add_done_callback(placed)
 
@@ -255,9 +265,7 @@ class Execution:
         """Tell a peer where its large chunks go, as soon as they may."""
         link = await self._link(peer)
         for stage in stages:
-            await stage.free_to_write()
-            if stage.written_by is not None:
-                await stage.written_by.progress.reach(stage.written_by.pieces)
+            await stage.free_to_write(stage.pieces)
             memory = _bytes(self._memory.target(stage.step.chunk))
             self._places[stage].set_result(link.offer(memory))
 
@@ -274,10 +282,10 @@ class Execution:
         """Watch a chunk come in where it belongs."""
         region = await self._places[stage]
         with region:
-            for _, start, end in stage.segments():
+            for number, start, end in stage.segments():
                 piece = await link.arrival(self._imm)
                 link.check_place_untrusted(piece, region, start, end - start)
-                stage.progress.advance()
+                stage.progress.through(number)
 
     async def _take_slots(self, link: Link, stage: _Stage) -> None:
         """Copy or combine what comes into the slots."""
@@ -285,15 +293,13 @@ class Execution:
         for number, start, end in stage.segments():
             piece = await link.arrival(self._imm)
             came = link.slot_untrusted(piece, end - start)
-            if stage.written_by is not None:
-                await stage.written_by.progress.reach(number + 1)
-            await stage.free_to_write()
+            await stage.free_to_write(number + 1)
             if isinstance(stage.step, Reduce):
                 self._combine(stage.step.peer, came, before[start:end], after[start:end])
             else:
                 after[start:end] = came
             link.free()
-            stage.progress.advance()
+            stage.progress.through(number)
 
     def _combine(self, peer: int, came: Bytes, mine: Bytes, out: Bytes) -> None:
         assert self._reduction is not None, "a plan that reduces, and nothing to reduce with"

@@ -31,11 +31,11 @@ from mrc.errors import PeerProtocolError
 
 Bytes = NDArray[np.uint8]
 
-SEGMENT_BYTES = 512 << 10
+SEGMENT_BYTES = 1 << 20
 """Piece of a chunk, and size of a slot. Smaller: more overlap of reduction and transfer; larger:
 fewer immediates, each of which costs about 0.1 ms."""
 SLOTS = 8
-"""Pieces on their way or not yet taken, a link and direction: 4 MiB of address space."""
+"""Pieces on their way or not yet taken, a link and direction: 8 MiB of address space."""
 _CREDIT_STEP = SLOTS // 2
 PLACES_MAX = 1 << 16
 """Places a peer may have told ahead; each takes about 100 bytes."""

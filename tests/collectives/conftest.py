@@ -5,7 +5,10 @@ import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 import pytest_asyncio
+
+from mrc.collectives import executor, transfer
 
 
 def _is_ours(task: asyncio.Task[Any]) -> bool:
@@ -23,3 +26,12 @@ async def nothing_left() -> AsyncIterator[None]:
     left = [task for task in asyncio.all_tasks() if task is not current and not task.done()]
     assert not [str(task.get_coro()) for task in left if _is_ours(task)]
     gc.collect()
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut chunks into pieces as small as the buffers of a test: many of them, through all slots."""
+    for module in (executor, transfer):
+        monkeypatch.setattr(module, "SEGMENT_BYTES", 4096)
+    monkeypatch.setattr(executor, "DIRECT_BYTES_MIN", 8192)
+    monkeypatch.setattr(executor, "COPY_BYTES_MAX", 1024)

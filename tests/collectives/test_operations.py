@@ -17,13 +17,12 @@ pytestmark = [
     pytest.mark.asyncio,
     pytest.mark.usefixtures("nothing_left"),
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 
 Array = NDArray[Any]
 
-SIZES = (0, 1, 7, 1000, 50_001)
-"""Elements: none, one, odd, not divisible by the ranks, and several large pieces."""
+SIZES = (0, 1, 7, 1000, 20_011)
+"""Elements: none, one, odd, not divisible by the ranks, and many pieces."""
 RANKS = (1, 2, 3, 5, 8)
 COMBINE = {
     ReduceOp.SUM: np.add,
@@ -72,6 +71,7 @@ def pairs_of(dtype: np.dtype[Any]) -> list[ReduceOp]:
     return [op for op in ReduceOp if op is not ReduceOp.AVERAGE or dtype.kind != "b"]
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 async def test_all_reduce(ranks: int) -> None:
     """Of every type, size and reduction."""
@@ -85,6 +85,7 @@ async def test_all_reduce(ranks: int) -> None:
                     check(arrays, expected(ranks, count, dtype, op))
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 async def test_reduce(ranks: int) -> None:
     """At every root; the others keep what they brought."""
@@ -99,18 +100,20 @@ async def test_reduce(ranks: int) -> None:
                     np.testing.assert_array_equal(arrays[rank], data(rank, count, dtype))
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 async def test_broadcast(ranks: int) -> None:
     """From every root, small and in pieces."""
     async with cluster(ranks) as worlds:
         for root in range(ranks):
-            for count in (*SIZES, 300_001):
+            for count in (*SIZES, 70_001):
                 arrays = [data(rank, count, np.dtype(np.int32)) for rank in range(ranks)]
                 wanted = arrays[root].copy()
                 await each([one.broadcast(arrays[one.rank], root=root) for one in worlds])
                 check(arrays, wanted)
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MAX, ReduceOp.AVERAGE])
 async def test_reduce_scatter(ranks: int, op: ReduceOp) -> None:
@@ -128,6 +131,7 @@ async def test_reduce_scatter(ranks: int, op: ReduceOp) -> None:
                 np.testing.assert_array_equal(sources[rank], data(rank, count * ranks, dtype))
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 async def test_all_gather_and_gather(ranks: int) -> None:
     """All blocks in order: everywhere, or at the root."""
@@ -152,6 +156,7 @@ async def test_all_gather_and_gather(ranks: int) -> None:
                 check([target], wanted)
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 async def test_all_gather_in_place(ranks: int) -> None:
     """The source may be the own block of the target."""
@@ -165,6 +170,7 @@ async def test_all_gather_in_place(ranks: int) -> None:
         check(targets, np.repeat(np.arange(1, ranks + 1, dtype=np.float32), 1001).reshape(-1, 1001))
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 async def test_scatter(ranks: int) -> None:
     """Every rank gets its block of what the root has."""
@@ -184,6 +190,7 @@ async def test_scatter(ranks: int) -> None:
                 check([np.concatenate(targets)], source)
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 async def test_all_to_all(ranks: int) -> None:
     """Block r of every rank, in the order of who gave it."""
@@ -197,6 +204,7 @@ async def test_all_to_all(ranks: int) -> None:
                 check([targets[rank]], np.concatenate(wanted))
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 async def test_all_to_all_uneven(ranks: int) -> None:
     """Blocks of different sizes, some of them empty, some large."""
@@ -222,6 +230,7 @@ async def test_all_to_all_uneven(ranks: int) -> None:
             check([targets[rank]], np.concatenate(wanted))
 
 
+@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
 async def test_barrier(ranks: int) -> None:
     """Nobody leaves before the last one has come."""
@@ -237,6 +246,7 @@ async def test_barrier(ranks: int) -> None:
         await each([do(one) for one in worlds])
 
 
+@pytest.mark.usefixtures("small_pieces")
 async def test_the_same_bits_from_run_to_run() -> None:
     """Floats are added in the same order, whoever comes first."""
     results = []
@@ -248,9 +258,20 @@ async def test_the_same_bits_from_run_to_run() -> None:
     assert results[0] == results[1]
 
 
-async def test_64_mib() -> None:
-    """The size that gradients have."""
-    count = 16 << 20
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("name", ["doubling", "ring"])
+async def test_an_exchange_of_more_pieces_than_slots(name: str) -> None:
+    """Two ranks that send and reduce the same chunk do not wait for each other's last piece."""
+    dtype, count = np.dtype(np.float32), 40 * 1024
+    async with cluster(2) as worlds:
+        arrays = [data(rank, count, dtype) for rank in range(2)]
+        await each([one.all_reduce(arrays[one.rank], algorithm=name) for one in worlds])
+        check(arrays, expected(2, count, dtype, ReduceOp.SUM))
+
+
+@pytest.mark.parametrize("count", [0, 1, 16_385, 300_007, 1_000_003, 16 << 20])
+async def test_pieces_as_they_are(count: int) -> None:
+    """From nothing to 64 MiB, the size that gradients have."""
     async with cluster(4) as worlds:
         arrays = [np.full(count, rank + 1, np.float32) for rank in range(4)]
         for array in arrays:
