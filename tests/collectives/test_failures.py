@@ -20,7 +20,10 @@ pytestmark = pytest.mark.slow
 WORKER = Path(__file__).with_name("worker.py")
 RANKS = 4
 VICTIM = 2
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
+"""For everything, with four interpreters that start on a busy machine."""
+NOTICED_S_MAX = 10.0
+"""From the start of a scenario: what it does, the detection timeout, and patience."""
 
 
 class Job:
@@ -66,9 +69,7 @@ class Job:
 @pytest.mark.parametrize("scenario", ["before", "inside", "after", "barrier", "silent", "subgroup"])
 def test_all_others_name_the_dead_rank_and_go_on(scenario: str) -> None:
     """Killed before, in and after a collective, in a sub-group, in a barrier; or just silent."""
-    started = time.monotonic()
     ended = Job(scenario).finish(frozen=VICTIM if scenario == "silent" else None)
-    assert time.monotonic() - started < 15
     for rank, (code, said, errors) in enumerate(ended):
         if rank == VICTIM:
             assert code == -signal.SIGKILL or scenario == "silent"
@@ -77,6 +78,7 @@ def test_all_others_name_the_dead_rank_and_go_on(scenario: str) -> None:
         failure, left = said[-2:]
         named = 0 if scenario == "subgroup" and rank == 3 else VICTIM
         assert failure["failed"] == named
+        assert failure["after_s"] < NOTICED_S_MAX
         assert failure["address"].startswith("127.0.0.1:")
         assert "last heard" in failure["text"]
         assert left == {"left": 3, "sum": 6, "ranks": [0, 1, 3]}

@@ -136,12 +136,14 @@ def main(scenario: str) -> None:
         SCENARIOS[scenario](world)
         say(done=True)
         return
+    started_s = time.monotonic()
     with world:
         try:
             SCENARIOS[scenario](world)
             say(done=True)
         except collectives.RankFailed as error:
-            say(failed=error.rank, address=error.address, text=str(error), paths=error.paths)
+            after_s = time.monotonic() - started_s
+            say(failed=error.rank, address=error.address, text=str(error), after_s=after_s)
             with world.survivors(timeout_s=10.0) as left:
                 array = np.array([left.rank + 1])
                 left.all_reduce(array)
