@@ -24,6 +24,7 @@ from mrc.socket_facts import PortFacts, port_facts
 from mrc.udp import (
     RECEIVE_BUFFER_BYTES,
     Caps,
+    Datagrams,
     KernelSockets,
     LinkMonitor,
     Receiver,
@@ -40,7 +41,7 @@ from mrc.udp import (
     probe_caps,
 )
 from mrc.wire.fields import IMMDT
-from mrc.wire.runs import OVERHEAD_BYTES, SEAL_BYTES, RunBuffer
+from mrc.wire.runs import OVERHEAD_BYTES, SEAL_BYTES, TRAINS_MAX, RunBuffer
 
 IPV4_UDP_BYTES, IPV6_UDP_BYTES = 28, 48
 PACKET_OVERHEAD_BYTES = OVERHEAD_BYTES + IMMDT.size
@@ -96,7 +97,7 @@ class Engine:
         self._receivers: list[Receiver] = []
         self._senders: dict[tuple[int, int], Sender] = {}
         self._interfaces: list[str] = []
-        self._run = ReceivedRun(RunBuffer(), 0, 0, 0, ("", 0), 0)
+        self._run = ReceivedRun(RunBuffer(TRAINS_MAX), 0, 0, 0, ("", 0), 0)
         self._held: dict[int, deque[RunToSend]] = {}
         """Runs that wait for room in the kernel's buffer of their socket, by its descriptor."""
         self._timer: asyncio.TimerHandle | None = None
@@ -305,17 +306,38 @@ class Engine:
         not have to wait until acknowledgements that came with it are read.
         """
         receiver, run, endpoint = self._receivers[port_index], self._run, self.endpoint
-        receive, memory = endpoint.receive, run.buffer.memory
+        memory = run.buffer.memory
         run.port = port_index
-        for _ in range(RECEIVE_RUNS_MAX):
-            got = receiver.receive_into(memory)
-            if got is None:
-                break
-            run.byte_count, run.segment_bytes, run.tos, run.source, run.flow_label = got
-            receive(run, monotonic_ns())
-            if hurry and endpoint.has_immediate:
+        left = RECEIVE_RUNS_MAX
+        train = receiver.receive_into(memory)
+        while train is not None:
+            behind = self._join(receiver, train)
+            endpoint.receive(run, monotonic_ns())
+            left -= run.trains
+            if behind is not None:
+                # Already taken from the kernel, so it has its turn whatever came before it.
+                end = run.byte_count + behind.byte_count
+                memory[: behind.byte_count] = memory[run.byte_count : end]
+            elif hurry and endpoint.has_immediate:
                 self._unheard = port_index
-                break
+                return
+            elif left > 0:
+                behind = receiver.receive_into(memory)
+            train = behind
+
+    def _join(self, receiver: Receiver, first: Datagrams) -> Datagrams | None:
+        """Let the run be a train and those that wait behind it and are like it.
+
+        Returns:
+            The train after them, if one came that is not, in the buffer behind the run.
+        """
+        run = self._run
+        if run.begin(*first):
+            while run.trains < TRAINS_MAX:
+                train = receiver.receive_into(run.buffer.memory[run.byte_count :])
+                if train is None or not run.join(*train):
+                    return train
+        return None
 
     def _pump(self) -> None:
         """Send runs until there are none, the kernel's buffer is full, or the turn is over."""

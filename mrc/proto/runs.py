@@ -5,7 +5,7 @@ And what a queue pair has built of the latter, before its endpoint adds the addr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -21,6 +21,9 @@ SockAddr = tuple[str, int] | tuple[str, int, int, int]
 class ReceivedRun:
     """Datagrams of one flow that arrived together: all of `segment_bytes`, the last may be shorter.
 
+    Where several such trains came from one host right behind each other, equally long, of whole
+    segments and with the same TOS, they may be one run: what is checked once is checked for all.
+
     The buffer belongs to the caller and may be reused as soon as `Endpoint.receive` returns.
     """
 
@@ -33,6 +36,49 @@ class ReceivedRun:
     tos: int
     """IPv4 TOS or IPv6 traffic class: DSCP above two bits of ECN."""
     flow_label: int = 0
+    sources: list[SockAddr] = field(default_factory=list)
+    """Of each train, where there are several; they differ in the port."""
+
+    def begin(
+        self, byte_count: int, segment_bytes: int, tos: int, source: SockAddr, flow_label: int
+    ) -> bool:
+        """Hold a train that was received into the buffer; tell whether others may join it."""
+        self.byte_count, self.segment_bytes, self.tos = byte_count, segment_bytes, tos
+        self.source, self.flow_label = source, flow_label
+        self.sources = []
+        return segment_bytes < byte_count and not byte_count % segment_bytes
+
+    def join(
+        self, byte_count: int, segment_bytes: int, tos: int, source: SockAddr, flow_label: int
+    ) -> bool:
+        """Take a train that lies behind those here, if it is like them; tell whether."""
+        sources = self.sources or [self.source]
+        alike = (
+            byte_count * len(sources) == self.byte_count
+            and segment_bytes == self.segment_bytes
+            and tos == self.tos
+            and source[0] == self.source[0]
+            and flow_label == self.flow_label
+        )
+        if alike:
+            self.byte_count += byte_count
+            self.sources = [*sources, source]
+        return alike
+
+    @property
+    def trains(self) -> int:
+        """How many there are."""
+        return len(self.sources) or 1
+
+    @property
+    def train_packets(self) -> int:
+        """How many packets each of several trains has."""
+        return self.byte_count // self.segment_bytes // self.trains
+
+    def turn_to(self, row: int) -> None:
+        """Let `source` be where this row came from."""
+        if self.sources:
+            self.source = self.sources[row // self.train_packets]
 
 
 class RunToSend(NamedTuple):

@@ -23,7 +23,7 @@ from mrc.sim.ledger import Ledger
 from mrc.sim.link import Link
 from mrc.sim.network import Network
 from mrc.sim.options import Options
-from mrc.wire.runs import RUN_PACKETS_MAX, RunBuffer
+from mrc.wire.runs import RUN_PACKETS_MAX, TRAINS_MAX, RunBuffer
 
 RUNS_PER_WAKE_MAX = 256
 """What one wake-up reads from a plane, and sends, at most."""
@@ -54,7 +54,7 @@ class Host:
         self._timeline = timeline
         self._chance = chance
         self._network = network
-        self._buffer = RunBuffer()
+        self._run = ReceivedRun(RunBuffer(TRAINS_MAX), 0, 0, 0, ("", 0), 0)
         self._refuse = self.options.refuse
         self._paused = self._crashed = False
         self._wake_ns: int | None = None
@@ -242,35 +242,45 @@ class Host:
         for _ in range(RUNS_PER_WAKE_MAX):
             if not inbox:
                 break
-            run = [inbox.popleft()]
-            size = len(run[0].data)
-            room = min(RUN_PACKETS_MAX, RunBuffer.SIZE // size) if self.options.gro else 1
-            while inbox and len(run) < room and len(run[-1].data) == size:
-                if len(inbox[0].data) > size or inbox[0].flow != run[0].flow:
+            joining = self._enter(self._train(inbox))
+            while joining and inbox and self._run.trains < TRAINS_MAX:
+                train = self._train(inbox)
+                if not self._enter(train, behind=True):
+                    inbox.extendleft(reversed(train))
                     break
-                run.append(inbox.popleft())
-            self._receive(run)
+            self.endpoint.receive(self._run, self.local_ns())
 
-    def _receive(self, run: list[Datagram]) -> None:
-        first = run[0]
-        data = b"".join([datagram.data for datagram in run])
-        self._inbox_bytes[first.plane] -= len(data)
-        self._buffer.bytes[: len(data)] = data
-        self.received += len(run)
-        for datagram in run:
-            self.ledger.enter(datagram, self.endpoint)
-        self.endpoint.receive(
-            ReceivedRun(
-                self._buffer,
-                len(data),
-                len(first.data),
-                first.plane,
-                self._sockaddr(first.sender, first.plane, first.source_port),
-                first.tos,
-                first.flow_label,
-            ),
-            self.local_ns(),
+    def _train(self, inbox: deque[Datagram]) -> list[Datagram]:
+        """Take the next train that GRO would have made."""
+        train = [inbox.popleft()]
+        size = len(train[0].data)
+        room = min(RUN_PACKETS_MAX, RunBuffer.SIZE // size) if self.options.gro else 1
+        while inbox and len(train) < room and len(train[-1].data) == size:
+            if len(inbox[0].data) > size or inbox[0].flow != train[0].flow:
+                break
+            train.append(inbox.popleft())
+        return train
+
+    def _enter(self, train: list[Datagram], *, behind: bool = False) -> bool:
+        """Put a train into the run, alone or behind others; tell whether others may follow.
+
+        Behind others it is not put there when it is not like them.
+        """
+        run, first = self._run, train[0]
+        data = b"".join([datagram.data for datagram in train])
+        start = run.byte_count if behind else 0
+        run.port = first.plane
+        source = self._sockaddr(first.sender, first.plane, first.source_port)
+        taken = (run.join if behind else run.begin)(
+            len(data), len(first.data), first.tos, source, first.flow_label
         )
+        if taken or not behind:
+            run.buffer.bytes[start : start + len(data)] = data
+            self._inbox_bytes[first.plane] -= len(data)
+            self.received += len(train)
+            for datagram in train:
+                self.ledger.enter(datagram, self.endpoint)
+        return taken
 
     # Sending.
 

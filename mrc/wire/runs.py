@@ -32,6 +32,8 @@ RUN_BYTES_MAX = PAYLOAD_BYTES_MAX
 """What one GSO send may hold."""
 RUN_PACKETS_MAX = 64
 """Segments one GSO send may hold on every kernel that has GSO."""
+TRAINS_MAX = 4
+"""Trains, each what one call of the kernel received, that a buffer may hold behind each other."""
 OVERHEAD_BYTES = HEADER_BYTES + ICRC_BYTES
 TAG_BYTES, COUNTER_BYTES = 16, 8
 SEAL_BYTES = TAG_BYTES + COUNTER_BYTES
@@ -61,8 +63,8 @@ _CONTINUES = bytes((Opcode.WRITE_MIDDLE, Opcode.WRITE_LAST))
 @lru_cache(maxsize=64)
 def pattern(payload_bytes: int) -> U32:
     """Return what each row of a run adds to its first: PSN + i, low address word + i * payload."""
-    rows = np.zeros((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
-    index = np.arange(RUN_PACKETS_MAX, dtype=np.uint32)
+    rows = np.zeros((TRAINS_MAX * RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
+    index = np.arange(len(rows), dtype=np.uint32)
     rows[:, WORD_PSN] = index
     rows[:, WORD_VA_LOW] = index * np.uint32(payload_bytes)
     rows.setflags(write=False)
@@ -101,37 +103,42 @@ class Nonces:
 
 
 class RunBuffer:
-    """A 64 KiB buffer seen as rows of one segment size: header words, payloads, iCRCs.
+    """A buffer of 64 KiB a train, seen as rows of one segment size: header words, payloads, iCRCs.
 
     The views for a segment size are made once and kept; a run then costs a handful of numpy calls
     whatever its length. The owner hands `memory` to the socket layer.
+
+    Args:
+        trains: how many it has to hold, 1 to `TRAINS_MAX`.
     """
 
     SIZE = 65536
+    """Of one train."""
     VIEWS_MAX = 32
     """Segment sizes whose views are kept; a peer choosing sizes freely costs no more memory."""
 
-    def __init__(self) -> None:
-        self.bytes = bytearray(self.SIZE)
+    def __init__(self, trains: int = 1) -> None:
+        self.packets_max = trains * RUN_PACKETS_MAX
+        self.bytes = bytearray(trains * self.SIZE)
         self.memory = memoryview(self.bytes)
         self._views: dict[tuple[int, bool], SegmentViews] = {}
         self._opened: memoryview | None = None
         self._nonces: Nonces | None = None
-        self.scratch = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
+        self.scratch = np.empty((self.packets_max, HEADER_WORDS), np.uint32)
         self.scratch_opcodes = self.scratch.view(np.uint8)[:, 3 if np.little_endian else 0]
         """The highest byte of each row's first word."""
-        self.scratch_2 = np.empty((RUN_PACKETS_MAX, HEADER_WORDS), np.uint32)
+        self.scratch_2 = np.empty((self.packets_max, HEADER_WORDS), np.uint32)
 
     @property
     def opened(self) -> memoryview:
         """As much memory again, for what sealed packets hold; made when it is first asked for."""
         if self._opened is None:
-            self._opened = memoryview(bytearray(self.SIZE))
+            self._opened = memoryview(bytearray(len(self.bytes)))
         return self._opened
 
     @property
     def nonces(self) -> Nonces:
-        """Room for the nonces of a run; made when it is first asked for."""
+        """Room for the nonces of a train; made when it is first asked for."""
         if self._nonces is None:
             self._nonces = Nonces()
         return self._nonces
@@ -159,7 +166,7 @@ class SegmentViews:
         payload_bytes = segment_bytes - HEADER_BYTES - trailer_bytes
         if segment_bytes % 4 or payload_bytes <= 0 or segment_bytes > run.SIZE:
             raise ValueError(f"segment of {segment_bytes} bytes cannot be a run")
-        count = min(run.SIZE // segment_bytes, RUN_PACKETS_MAX)
+        count = min(len(run.bytes) // segment_bytes, run.packets_max)
         flat = np.frombuffer(run.bytes, np.uint8)[: count * segment_bytes]
         rows = flat.reshape(count, segment_bytes)
         self._run = run
@@ -270,11 +277,16 @@ class SegmentViews:
             max(self._run.memory[first : first + (count - 1) * size + 1 : size]) >= _ACK_REQUEST_BIT
         )
 
-    def is_one_run(self, words: U32, opcodes: bytes) -> bool:
+    def is_one_run(self, words: U32, opcodes: bytes, *, any_time: bool = False) -> bool:
         """Tell whether all rows read continue the first: same message, PSNs and addresses in step.
 
         The ack request may differ from row to row, and opcodes only by position in the message.
         A run whose PSN or low half of the address wraps is not one: `split_runs` cuts it there.
+
+        Args:
+            words: as read.
+            opcodes: of the same rows.
+            any_time: rows may have been sent at different times, as those of several trains are.
         """
         count = len(opcodes)
         if count > 1 and not (
@@ -287,15 +299,19 @@ class SegmentViews:
         np.subtract(words, words[0], out=steps)
         if self.ack_requested(0, count):
             steps[:, WORD_PSN] &= _WITHOUT_ACK_REQUEST
+        if any_time:
+            steps[:, WORD_TIMESTAMP] = 0
         return steps.tobytes() == self._pattern_bytes[: steps.nbytes]
 
-    def bad_icrcs(self, count: int, seed: int) -> NDArray[np.intp] | None:
-        """Return the rows whose iCRC is wrong, or None when all `count` are right."""
-        values = np.array(icrcs(self._covered[:count], seed), "<u4")
+    def bad_icrcs(self, start: int, end: int, seed: int) -> list[int]:
+        """Return which of the rows [start, end), all of one flow, have a wrong iCRC."""
+        values = np.array(icrcs(self._covered[start:end], seed), "<u4")
         values ^= self._delta
-        if values.tobytes() == self._icrcs[:count].tobytes():
-            return None
-        return np.flatnonzero(values != self._icrcs[:count])
+        stored = self._icrcs[start:end]
+        if values.tobytes() == stored.tobytes():
+            return []
+        wrong: list[int] = (np.flatnonzero(values != stored) + start).tolist()
+        return wrong
 
 
 def split_runs(words: U32, opcodes: bytes, payload_bytes: int) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ import pytest
 
 import mrc
 from mrc.proto.runs import ReceivedRun, RunToSend
-from mrc.udp import probe_caps
+from mrc.udp import Datagrams, probe_caps
 from mrc.wire.fields import Opcode
 from tests.engine.conftest import Connect, turns, until
 
@@ -109,6 +109,34 @@ async def test_a_run_is_one_system_call_at_either_end(connect: Connect) -> None:
         received = [receiver.statistics() for receiver in theirs._receivers]  # noqa: SLF001
         assert sum(each.datagrams for each in sent) >= 8 * sum(each.calls for each in sent)
         assert sum(each.datagrams for each in received) >= 8 * sum(each.calls for each in received)
+
+
+@pytest.mark.asyncio
+async def test_a_train_behind_others_that_is_not_like_them_has_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trains are joined as long as they are alike; the next one begins at the buffer's front."""
+    async with mrc.Endpoint() as endpoint:
+        engine, taken = endpoint.engine, list[tuple[bytes, int]]()
+        engine.port_for("127.0.0.1", 1)
+        await turns(3)
+        waiting = [(b"aabb", 2), (b"ccdd", 2), (b"eef", 2), (b"g", 1), (b"hhii", 2)]
+
+        def receive_into(buffer: memoryview) -> Datagrams | None:
+            if not waiting:
+                return None
+            data, segment_bytes = waiting.pop(0)
+            buffer[: len(data)] = data
+            return Datagrams(len(data), segment_bytes, 0, ("127.0.0.1", 9), 0)
+
+        def receive(run: ReceivedRun, _now_ns: int) -> None:
+            taken.append((bytes(run.buffer.memory[: run.byte_count]), run.trains))
+
+        monkeypatch.setattr(engine.endpoint, "receive", receive)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "_receivers", [SimpleNamespace(receive_into=receive_into)])
+            engine._receive(0, hurry=False)  # noqa: SLF001 - the subject
+        assert taken == [(b"aabbccdd", 2), (b"eef", 1), (b"g", 1), (b"hhii", 1)]
 
 
 @pytest.mark.asyncio

@@ -93,7 +93,7 @@ def icrc_unchecked() -> AbstractContextManager[Any]:
     stack = ExitStack()
     stack.enter_context(patch.object(dispatch, "check_icrc_untrusted", nothing))
     stack.enter_context(patch.object(SegmentViews, "is_icrc_right", lambda *_: True))
-    stack.enter_context(patch.object(SegmentViews, "bad_icrcs", nothing))
+    stack.enter_context(patch.object(SegmentViews, "bad_icrcs", lambda *_: []))
     return stack
 
 

@@ -217,7 +217,7 @@ def test_one_row_alone_reads_as_the_first_of_many(run: Run) -> None:
     for at in (0, 4, run.segment_bytes - 1):
         buffer.bytes[at] ^= 0x40
         assert not views.is_icrc_right(run.seed)
-        assert views.bad_icrcs(1, run.seed) is not None
+        assert views.bad_icrcs(0, 1, run.seed) == [0]
         buffer.bytes[at] ^= 0x40
 
 
@@ -289,15 +289,13 @@ def test_rows_with_a_wrong_icrc_are_told(run: Run, data: st.DataObject) -> None:
     """A flipped bit makes its packet wrong and no other; without any, all are right."""
     count, size = len(run.packets), run.segment_bytes
     buffer, views = run.in_buffer()
-    assert views.bad_icrcs(count, run.seed) is None
+    assert views.bad_icrcs(0, count, run.seed) == []
     wrong = data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=3))
     for row in wrong:
         # Byte 4 is the one that must be zero for the sender's and receiver's short cut to hold.
         at = data.draw(st.integers(0, size - 1).filter(lambda at: at != 4))
         buffer.bytes[row * size + at] ^= 1 << data.draw(st.integers(0, 7))
-    found = views.bad_icrcs(count, run.seed)
-    assert found is not None
-    assert set(found.tolist()) == wrong
+    assert views.bad_icrcs(0, count, run.seed) == sorted(wrong)
 
 
 def test_a_row_with_byte_4_set_is_told_as_wrong() -> None:
@@ -305,9 +303,7 @@ def test_a_row_with_byte_4_set_is_told_as_wrong() -> None:
     run = _plain_run(2)
     buffer, views = run.in_buffer()
     buffer.bytes[4] = 0x80
-    found = views.bad_icrcs(2, run.seed)
-    assert found is not None
-    assert found.tolist() == [0]
+    assert views.bad_icrcs(0, 2, run.seed) == [0]
 
 
 @pytest.mark.parametrize("segment_bytes", [0, 4, OVERHEAD_BYTES, 4136 + 2, 65536 + 4, -44])
