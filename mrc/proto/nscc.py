@@ -336,7 +336,10 @@ class Nscc:
             bad = self.trigger_qa or loss or delay_ns > self.p.qa_threshold_ns
             gate = int(self.max_wnd) >> self.p.qa_gate
             if self.qa_endtime_ns != 0 and bad and self.achieved_bytes < gate:
-                self.cwnd = float(max(self.achieved_bytes, self.p.mtu))
+                # Delay alone, where hosts are part of it: who was off the processor has achieved
+                # nothing, whatever the network can carry.
+                stalled = self.p.measured and not (self.trigger_qa or loss or marked)
+                self.cwnd = float(max(self.achieved_bytes, gate if stalled else 0, self.p.mtu))
                 self.bytes_to_ignore = self.inflight_bytes
                 self.bytes_ignored = 0
                 self.trigger_qa = False

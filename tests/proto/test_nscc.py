@@ -464,3 +464,16 @@ def test_inflight_may_go_below_zero() -> None:
     made.on_send(4_180)
     made.on_ack(4_352, NOW, marked=False, rtt_ns=None)
     assert made.inflight_bytes == -172
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_delay_alone_on_a_busy_host_leaves_an_eighth_of_the_window(*, measured: bool) -> None:
+    """Who was off the processor has achieved nothing, whatever the network can carry."""
+    made = Nscc(parameters(trimming=False, measured=measured), 0)
+    made.qa_endtime_ns = 1
+    made.on_ack(256, 100_000 * US, marked=False, rtt_ns=99_000 * US)
+    least = int(made.max_wnd) >> made.p.qa_gate
+    assert made.cwnd == (least if measured else made.p.mtu)
+    made.trigger_qa, made.qa_endtime_ns = True, 1
+    made.on_ack(256, 200_000 * US, marked=False, rtt_ns=99_000 * US)
+    assert made.cwnd == made.p.mtu, "a trim is a sign of the network"
