@@ -18,7 +18,7 @@ import mrc
 from mrc.collectives.failures import LinkFailed
 from mrc.collectives.plans import Plan, Reduce, Send, Step
 from mrc.collectives.reduction import Array, Reduction
-from mrc.collectives.transfer import SEGMENT_BYTES, Bytes, Link
+from mrc.collectives.transfer import Bytes, Link, piece_bytes
 from mrc.errors import MrcError
 
 DIRECT_BYTES_MIN = 64 << 10
@@ -109,7 +109,7 @@ class _Stage:
 
     @property
     def pieces(self) -> int:
-        return -(-self.size_bytes // SEGMENT_BYTES)
+        return -(-self.size_bytes // piece_bytes(self.size_bytes))
 
     @property
     def is_direct(self) -> bool:
@@ -120,9 +120,9 @@ class _Stage:
 
     def segments(self) -> Iterator[tuple[int, int, int]]:
         """Yield number, beginning and end in bytes of every piece."""
-        for number in range(self.pieces):
-            start = number * SEGMENT_BYTES
-            yield number, start, min(start + SEGMENT_BYTES, self.size_bytes)
+        size = piece_bytes(self.size_bytes)
+        for number, start in enumerate(range(0, self.size_bytes, size)):
+            yield number, start, min(start + size, self.size_bytes)
 
     async def free_to_write(self, pieces: int) -> None:
         """Wait until what the steps before it left in the first pieces is not needed any more.

@@ -173,6 +173,14 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
+def names_loopback(host: str) -> bool:
+    """Tell whether a host can only be this one, whoever says so; other names may differ by host."""
+    try:
+        return host == "localhost" or is_loopback(host)
+    except ValueError:
+        return False
+
+
 def family_of(address: str) -> int:
     """Return the address family of a numeric address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -31,16 +31,29 @@ from mrc.errors import PeerProtocolError
 
 Bytes = NDArray[np.uint8]
 
-SEGMENT_BYTES = 1 << 20
-"""Piece of a chunk, and size of a slot. Smaller: more overlap of reduction and transfer; larger:
-fewer immediates, each of which costs about 0.1 ms."""
-SLOTS = 8
-"""Pieces on their way or not yet taken, a link and direction: 8 MiB of address space."""
+RUN_BYTES = 15 * 4096
+"""What one run of packets carries where they are as large as usual; what is left over at the end of
+a piece costs as much as another one."""
+SEGMENT_BYTES = 64 * RUN_BYTES
+"""Largest piece of a chunk, and size of a slot, 3.75 MiB: each piece costs about 0.1 ms."""
+PIECE_BYTES_MIN = 17 * RUN_BYTES
+"""Below 1 MiB that is more than overlapping reduction and transfer saves."""
+PIECES_WANTED = 4
+"""Of a chunk: while the first is reduced and passed on, the others are on their way."""
+SLOTS = 4
+"""Pieces on their way or not yet taken, a link and direction: 15 MiB of address space, of which as
+much becomes memory as pieces fill."""
 _CREDIT_STEP = SLOTS // 2
 PLACES_MAX = 1 << 16
 """Places a peer may have told ahead; each takes about 100 bytes."""
 SET_UP_TIMEOUT_S = 10.0
 _CONTROL = struct.Struct("<IIQQ")
+
+
+def piece_bytes(chunk_bytes: int) -> int:
+    """Return the size of the pieces of a chunk but the last; both ends of a link find the same."""
+    wanted = chunk_bytes // PIECES_WANTED // RUN_BYTES * RUN_BYTES
+    return min(max(wanted, PIECE_BYTES_MIN), SEGMENT_BYTES)
 
 
 class Link:

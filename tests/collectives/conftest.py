@@ -31,7 +31,6 @@ async def nothing_left() -> AsyncIterator[None]:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut chunks into pieces as small as the buffers of a test: many of them, through all slots."""
-    for module in (executor, transfer):
-        monkeypatch.setattr(module, "SEGMENT_BYTES", 4096)
+    monkeypatch.setattr(transfer, "SEGMENT_BYTES", 4096)
     monkeypatch.setattr(executor, "DIRECT_BYTES_MIN", 8192)
     monkeypatch.setattr(executor, "COPY_BYTES_MAX", 1024)
