@@ -11,10 +11,8 @@ alive for the others while the caller computes. It ends with the communicator, o
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import concurrent.futures
-import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar
@@ -23,69 +21,17 @@ from mrc.collectives.bootstrap import Bootstrap
 from mrc.collectives.communicator import Communicator
 from mrc.collectives.failures import CommunicatorClosed
 from mrc.collectives.joined import join
+from mrc.collectives.loop_thread import CLOSE_TIMEOUT_S, LoopThread
 from mrc.collectives.member import Work
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CLOSE_TIMEOUT_S = 10.0
-"""For what is under way at the end of the process; then it ends all the same."""
-
-
-class _LoopThread:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = _new_loop()
-        self._thread = threading.Thread(target=self._run, name="mrc-collectives", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_forever()
-
-    def call(self, doing: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine there, and wait for what it returns."""
-        if not self._thread.is_alive():
-            doing.close()
-            raise CommunicatorClosed("the communicator is closed")
-        future = asyncio.run_coroutine_threadsafe(doing, self._loop)
-        try:
-            return future.result(timeout_s)
-        except BaseException:
-            # Whoever presses Ctrl-C waits no longer.
-            future.cancel()
-            raise
-
-    def begin(self, make: Callable[[], Work[T]]) -> BlockingWork[T]:
-        """Begin an operation there, and return its handle."""
-
-        async def begun() -> Work[T]:
-            return make()
-
-        return BlockingWork(self, self.call(begun()))
-
-    def stop(self) -> None:
-        """End the loop and the thread. Twice is once."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(CLOSE_TIMEOUT_S)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's where it can be imported, asyncio's where not."""
-    try:
-        import uvloop  # noqa: PLC0415 - optional: everything works without it
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
 
 class BlockingWork(Generic[T]):
     """An operation under way in the other thread."""
 
-    def __init__(self, thread: _LoopThread, work: Work[T]) -> None:
+    def __init__(self, thread: LoopThread, work: Work[T]) -> None:
         self._thread = thread
         self._work = work
         self.what = work.what
@@ -119,13 +65,22 @@ class BlockingWork(Generic[T]):
         self._thread.call(added())
 
 
+def _begun(thread: LoopThread, make: Callable[[], Work[T]]) -> BlockingWork[T]:
+    """Begin an operation in the thread, and return its handle."""
+
+    async def begun() -> Work[T]:
+        return make()
+
+    return BlockingWork(thread, thread.call(begun()))
+
+
 class Begin:
     """The operations of a communicator, each of which only begins."""
 
-    def __init__(self, thread: _LoopThread, communicator: Communicator) -> None:
+    def __init__(self, thread: LoopThread, communicator: Communicator) -> None:
         def begin(method: Callable[P, Work[T]]) -> Callable[P, BlockingWork[T]]:
             def begun(*args: P.args, **kwargs: P.kwargs) -> BlockingWork[T]:
-                return thread.begin(lambda: method(*args, **kwargs))
+                return _begun(thread, lambda: method(*args, **kwargs))
 
             begun.__name__, begun.__doc__ = method.__name__, method.__doc__
             return begun
@@ -154,7 +109,7 @@ class BlockingCommunicator:
     """
 
     def __init__(
-        self, thread: _LoopThread, communicator: Communicator, *, owns_thread: bool
+        self, thread: LoopThread, communicator: Communicator, *, owns_thread: bool
     ) -> None:
         def whole(method: Callable[P, BlockingWork[T]]) -> Callable[P, T]:
             def waited(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -262,7 +217,7 @@ def join_blocking(bootstrap: Bootstrap | None = None, **settings: Any) -> Blocki
     async def joined() -> Communicator:
         return await join(bootstrap, **settings)
 
-    thread = _LoopThread()
+    thread = LoopThread()
     try:
         return BlockingCommunicator(thread, thread.call(joined()), owns_thread=True)
     except BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -32,6 +32,8 @@ class Bootstrap:
         interface_list: which interfaces are told to others; None: the one that reaches rank 0.
         run: the same on all ranks of one start where a launcher says so; others are turned away.
         timeout_s: for everybody to come.
+        announce: called at rank 0, in another thread, with the URL of its listener: for launchers
+            that tell the others, so that the port of `url` may be 0, any that is free.
     """
 
     rank: int
@@ -43,6 +45,7 @@ class Bootstrap:
     interface_list: InterfaceList | None = None
     run: str = ""
     timeout_s: float = TIMEOUT_S_DEFAULT
+    announce: Callable[[mrc.Url], None] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= RANKS_MAX:
@@ -74,7 +77,7 @@ class Bootstrap:
             )
         host, port = given["MASTER_ADDR"], _number(given, "MASTER_PORT")
         url = mrc.Url.parse(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        lock = _lock(given)
+        lock = lock_from_environment(given)
         if lock is not None:
             url = mrc.Url(url.address, lock.key)
         rank = _number(given, "RANK")
@@ -122,8 +125,12 @@ def _number(environment: Mapping[str, str], name: str) -> int:
         raise ConfigError(f"{name} = {environment[name]!r:.40} is no number") from error
 
 
-def _lock(environment: Mapping[str, str]) -> mrc.Lock | None:
-    """Return the lock that the environment asks for; its key has the fingerprint alone."""
+def lock_from_environment(environment: Mapping[str, str]) -> mrc.Lock | None:
+    """Return the lock that the environment asks for; its key has the fingerprint alone.
+
+    Raises:
+        ConfigError: only one of MRC_IDENTITY and MRC_TOKEN is set, or the file cannot be used.
+    """
     identity, token = environment.get("MRC_IDENTITY", ""), environment.get("MRC_TOKEN", "")
     if not identity and not token:
         return None

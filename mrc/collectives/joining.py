@@ -155,18 +155,22 @@ class _First(_Side):
 
     async def join(self) -> tuple[Mesh, Store]:
         """Wait for all others."""
-        address = self.bootstrap.url.address
-        own = await asyncio.to_thread(interfaces.address_towards, *address)
+        bootstrap = self.bootstrap
+        own = await asyncio.to_thread(interfaces.address_towards, *bootstrap.url.address)
         planes = self.planes(own)
         listener = self.endpoint.listen(
-            str(self._listening_at(own)), planes=planes, lock=self.bootstrap.lock
+            str(self._listening_at(own)), planes=planes, lock=bootstrap.lock
         )
         await listener.__aenter__()
         mesh = Mesh(self.endpoint, listener, self.token, planes=planes, on_join=self.on_join)
         self.stack.push_async_callback(mesh.close)
         self.stack.push_async_callback(self.dismiss)
         try:
-            mesh.members = await self._meet(own, planes)
+            port = mrc.Url.parse(listener.url).address.port
+            url = mrc.Url(mrc.Address(bootstrap.url.address.host, port), bootstrap.url.key)
+            if bootstrap.announce is not None:
+                await asyncio.to_thread(bootstrap.announce, url)
+            mesh.members = await self._meet(own, planes, url.address)
         except MrcError as error:
             # Whatever the others wait for, this is what they get.
             self.failed = True
@@ -176,9 +180,8 @@ class _First(_Side):
         self.complete = True
         return mesh, self.store
 
-    async def _meet(self, own: str, planes: tuple[str, ...]) -> Membership:
+    async def _meet(self, own: str, planes: tuple[str, ...], address: mrc.Address) -> Membership:
         """Wait for what the others say."""
-        address = self.bootstrap.url.address
         hosts = await self.meet_hosts(self.store, self.token)
         one_host = len(set(hosts)) == 1
         if planes and not one_host:

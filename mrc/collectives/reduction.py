@@ -1,4 +1,4 @@
-"""Reductions: sum, product, minimum, maximum and average, over the element types there are."""
+"""Reductions: sum, product, minimum, maximum, average, and bit by bit, over the element types."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ class ReduceOp(Enum):
     MIN = "min"
     MAX = "max"
     AVERAGE = "average"
+    BIT_AND = "bit_and"
+    BIT_OR = "bit_or"
+    BIT_XOR = "bit_xor"
 
 
 _UFUNCS = {
@@ -38,7 +41,11 @@ _UFUNCS = {
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
     ReduceOp.AVERAGE: np.add,
+    ReduceOp.BIT_AND: np.bitwise_and,
+    ReduceOp.BIT_OR: np.bitwise_or,
+    ReduceOp.BIT_XOR: np.bitwise_xor,
 }
+_BITWISE = frozenset({ReduceOp.BIT_AND, ReduceOp.BIT_OR, ReduceOp.BIT_XOR})
 
 
 def element_type(wanted: DTypeLike | str) -> np.dtype[Any]:
@@ -81,12 +88,14 @@ class Reduction:
         dtype: of what.
 
     Raises:
-        ConfigError: there is no average of bools.
+        ConfigError: there is no average of bools, and nothing bit by bit of floats.
     """
 
     def __init__(self, op: ReduceOp, dtype: np.dtype[Any]) -> None:
         if op is ReduceOp.AVERAGE and dtype.kind == "b":
             raise ConfigError("there is no average of bools; take the sum (or) or product (and)")
+        if op in _BITWISE and dtype.kind not in "iub":
+            raise ConfigError(f"{op.value} of {dtype}: only integers and bools have bits")
         self.op = op
         self.dtype = dtype
         self._ufunc = _UFUNCS[op]

@@ -21,6 +21,9 @@ from tests.collectives.cluster import bootstraps, each, free_port
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left"), pytest.mark.slow]
 
+NO_ICRC = mrc.Config(icrc=False)
+"""As all ranks at a loopback address have it."""
+
 ENVIRONMENT = {
     "RANK": "1",
     "WORLD_SIZE": "4",
@@ -182,7 +185,7 @@ async def test_a_rank_comes_in_once() -> None:
     first, second, _ = bootstraps(3)
 
     async def twice() -> None:
-        async with mrc.Endpoint() as endpoint:
+        async with mrc.Endpoint(config=NO_ICRC) as endpoint:
             side = joining._Other(second, endpoint, None)  # type: ignore[arg-type]  # noqa: SLF001
             qp, _ = await side._come_in()  # noqa: SLF001
             (error,) = await raised_by([short(second)])
@@ -220,7 +223,7 @@ async def test_a_rank_that_dies_at_the_start_ends_the_start() -> None:
     first, second, third = bootstraps(3)
 
     async def dies() -> None:
-        async with mrc.Endpoint() as endpoint:
+        async with mrc.Endpoint(config=NO_ICRC) as endpoint:
             side = joining._Other(third, endpoint, None)  # type: ignore[arg-type]  # noqa: SLF001
             qp, _ = await side._come_in()  # noqa: SLF001
             qp.abort()
@@ -315,7 +318,7 @@ async def test_a_stranger_changes_nothing(hello: dict[str, Any]) -> None:
     first, other = bootstraps(2)
 
     async def stranger() -> None:
-        async with mrc.Endpoint() as endpoint:
+        async with mrc.Endpoint(config=NO_ICRC) as endpoint:
             for _ in range(200):
                 try:
                     qp = await endpoint.connect(str(first.url))

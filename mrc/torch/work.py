@@ -1,0 +1,95 @@
+"""What torch gets for an operation under way: a `Work` that waits, and a future."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class MrcWork(dist.Work):  # type: ignore[misc]  # torch's classes made by C++ are Any to mypy
+    """One operation of a process group; done, it has its tensors or what went wrong.
+
+    Args:
+        what: it is, for texts.
+        tensors: what its future gets.
+    """
+
+    def __init__(self, what: str, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.what = what
+        self._tensors = list(tensors)
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+
+    def finish(self, error: BaseException | None, then: Callable[[], None]) -> None:
+        """Say that it is over; called in the loop's thread.
+
+        Args:
+            error: what went wrong.
+            then: what is left to do if nothing did.
+        """
+        try:
+            if error is None:
+                then()
+        except Exception as failed:  # noqa: BLE001 - whoever waits is told
+            error = failed
+        if error is not None:
+            told = dist.DistBackendError(f"{self.what}: {error}")
+            told.__cause__ = error
+            self._error = told
+        self._over.set()
+        # A callback that fails is its author's concern, and torch's, not that of the loop.
+        with contextlib.suppress(Exception):
+            if self._error is None:
+                self._future.set_result(self._tensors)
+            else:
+                self._future.set_exception(self._error)
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """Wait until it is over.
+
+        Args:
+            timeout: for this wait; none: that of the operation, which always ends it.
+
+        Raises:
+            DistBackendError: what went wrong, or it is not over yet; it then goes on.
+        """
+        seconds = timeout.total_seconds() if timeout is not None else 0
+        if not self._over.wait(seconds if seconds > 0 else None):
+            raise dist.DistBackendError(f"{self.what} is not over after {seconds:g} s; it goes on")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """Wait: there is no device to do so."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Tell whether it is over, well or not."""
+        return self._over.is_set()
+
+    def is_success(self) -> bool:
+        """Tell whether it is over and nothing went wrong."""
+        return self._over.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return what went wrong."""
+        return self._error
+
+    def result(self) -> list[Tensor]:
+        """Wait, and return its tensors."""
+        self.wait()
+        return self._tensors
+
+    def get_future(self) -> Any:
+        """Return a future of its tensors."""
+        return self._future

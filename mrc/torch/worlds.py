@@ -1,0 +1,237 @@
+"""Who is there: the thread of this process, and the jobs it is in.
+
+The first group that is made joins all its ranks: rank 0 listens, and its address goes to the others
+through torch's store, under a key that counts the starts; so nobody finds that of an earlier one.
+A later group whose ranks are all in there is a subset of it; another one joins anew. When the last
+group has been left, its job and the thread end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+import mrc
+from mrc.collectives import Bootstrap, Communicator, InterfaceList, World, interfaces, join
+from mrc.collectives.bootstrap import lock_from_environment
+from mrc.collectives.failures import CommunicatorClosed
+from mrc.collectives.loop_thread import CLOSE_TIMEOUT_S, LoopThread
+from mrc.errors import ConfigError, MrcError, PeerProtocolError, PeerUnreachable
+
+_ERROR = "error: "
+
+
+@dataclass(slots=True)
+class _Joined:
+    """A job that this process is in, and the groups made of it."""
+
+    ranks: tuple[int, ...]
+    """By their numbers in torch."""
+    world: World
+    groups: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One process group's communicator.
+
+    Attributes:
+        name: unlike all others.
+        communicator: of its ranks.
+        thread: where it runs.
+    """
+
+    name: str
+    communicator: Communicator
+    thread: LoopThread
+
+
+class Worlds:
+    """All that is open in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._joined: list[_Joined] = []
+
+    def enter(self, options: Any) -> Group:
+        """Make the communicator of a group; all its ranks call this.
+
+        Args:
+            options: torch's `_DistributedBackendOptions`: store, group_rank, group_size, group_id,
+                global_ranks_in_group and timeout.
+
+        Raises:
+            MrcError: not all ranks came in time, or one cannot be reached.
+        """
+        # torch leaves the ranks of the group of all ranks out.
+        ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+        start = options.store.add(f"mrc/start/{options.group_rank}", 1)
+        name = f"{options.group_id}#{start}"
+        timeout_s = options.timeout.total_seconds()
+        with self._lock:
+            if self._thread is None:
+                self._thread = LoopThread()
+            try:
+                joined = self._containing(ranks) or self._join(options, ranks, start, timeout_s)
+                numbers = [joined.ranks.index(rank) for rank in ranks]
+
+                async def made() -> Communicator:
+                    communicator = joined.world.subset(numbers, name)
+                    communicator.timeout_s = timeout_s
+                    return communicator
+
+                communicator = self._thread.call(made())
+            except BaseException:
+                self._stop_if_idle()
+                raise
+            joined.groups.add(name)
+            return Group(name, communicator, self._thread)
+
+    def _containing(self, ranks: Sequence[int]) -> _Joined | None:
+        """Return the first job that has all these ranks; all of them find the same."""
+        return next((each for each in self._joined if set(ranks) <= set(each.ranks)), None)
+
+    def _join(self, options: Any, ranks: tuple[int, ...], start: int, timeout_s: float) -> _Joined:
+        assert self._thread is not None
+        bootstrap = _bootstrap(options, start, timeout_s)
+
+        async def entered() -> World:
+            return await join(bootstrap, timeout_s=timeout_s)
+
+        try:
+            world = self._thread.call(entered())
+        except MrcError as error:
+            if options.group_rank == 0:
+                # Should it be after the announcement, the others have heard it from rank 0 itself.
+                options.store.set(_key(start), f"{_ERROR}{error}")
+            raise
+        joined = _Joined(ranks, world)
+        self._joined.append(joined)
+        return joined
+
+    def leave(self, group: Group, *, gently: bool) -> None:
+        """End a group's communicator, and its job if it was the last one. Twice is once."""
+        communicator = group.communicator
+        with self._lock:
+            joined = next((each for each in self._joined if group.name in each.groups), None)
+            if joined is None or self._thread is None:
+                return
+            joined.groups.discard(group.name)
+            ending = [communicator.close() if gently else communicator.abort()]
+            if not joined.groups:
+                self._joined.remove(joined)
+                ending.append(joined.world.close() if gently else joined.world.abort())
+            for each in ending:
+                with contextlib.suppress(CommunicatorClosed, MrcError):
+                    self._thread.call(each)
+            self._stop_if_idle()
+
+    def _stop_if_idle(self) -> None:
+        if self._thread is not None and not self._joined:
+            self._thread.stop()
+            self._thread = None
+
+    def abandon(self) -> None:
+        """Say goodbye for who forgot to: nobody shall take the end of this process for death."""
+        for joined in self._joined:
+            with contextlib.suppress(Exception):
+                if self._thread is not None:
+                    self._thread.call(joined.world.abort(), CLOSE_TIMEOUT_S)
+
+
+WORLDS = Worlds()
+atexit.register(WORLDS.abandon)
+
+
+def _key(start: int) -> str:
+    return f"mrc/url/{start}"
+
+
+def _bootstrap(options: Any, start: int, timeout_s: float) -> Bootstrap:
+    """Return what this rank has to know, with what rank 0 tells through the store."""
+    store, rank = options.store, options.group_rank
+    lock = lock_from_environment(os.environ)
+    settings: dict[str, Any] = {
+        "rank": rank,
+        "size": options.group_size,
+        "token": os.environ["MRC_TOKEN"] if lock is not None else None,
+        "interface_list": InterfaceList.from_environment(os.environ),
+        "timeout_s": timeout_s,
+    }
+    store.set(f"mrc/host/{start}/{rank}", interfaces.host_identity())
+    if rank:
+        key = lock.key if lock is not None else None
+        return Bootstrap(url=_url_untrusted(store, start, key, timeout_s), **settings)
+    try:
+        host = _own_address(options, start, timeout_s)
+    except MrcError as error:
+        store.set(_key(start), f"{_ERROR}{error}")
+        raise
+
+    def announce(url: mrc.Url) -> None:
+        store.set(_key(start), str(url.address))
+
+    url = mrc.Url(mrc.Address(host, 0), lock.key if lock is not None else None)
+    return Bootstrap(url=url, lock=lock, announce=announce, **settings)
+
+
+def _own_address(options: Any, start: int, timeout_s: float) -> str:
+    """Return the address of rank 0 that all others can reach.
+
+    Raises:
+        ConfigError: it cannot be told which one that is, or no such interface.
+    """
+    ranks = range(options.group_size)
+    hosts = {
+        _get(options.store, f"mrc/host/{start}/{rank}", timeout_s, f"rank {rank}") for rank in ranks
+    }
+    reaching = interfaces.address_towards(_store_host(options.store), 9)
+    planes = interfaces.choose_planes(
+        reaching,
+        interfaces.addresses_here(),
+        wanted=InterfaceList.from_environment(os.environ),
+        one_host=len(hosts) == 1,
+    )
+    return planes[0]
+
+
+def _store_host(store: Any) -> str:
+    """Return where torch's store is, which all ranks reach; one in a file is nowhere."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return str(store.host) if isinstance(store, dist.TCPStore) else "127.0.0.1"
+
+
+def _url_untrusted(store: Any, start: int, key: Any, timeout_s: float) -> mrc.Url:
+    """Return where rank 0 listens.
+
+    Raises:
+        PeerProtocolError: rank 0 failed to start, or told something else.
+    """
+    told = _get(store, _key(start), timeout_s, "rank 0")
+    if told.startswith(_ERROR):
+        raise PeerProtocolError(f"rank 0 could not start: {told.removeprefix(_ERROR):.1000}")
+    try:
+        return mrc.Url(mrc.Url.parse(told).address, key)
+    except ConfigError as error:
+        raise PeerProtocolError(f"rank 0 is at no address: {told!r:.100}") from error
+
+
+def _get(store: Any, key: str, timeout_s: float, who: str) -> str:
+    try:
+        store.wait([key], timedelta(seconds=timeout_s))
+    except dist.DistStoreError as error:
+        raise PeerUnreachable(
+            f"{who} said nothing through torch's store within {timeout_s:g} s: it has not begun,"
+            " or makes its groups in another order"
+        ) from error
+    return str(store.get(key).decode(errors="replace"))
