@@ -35,6 +35,7 @@ class ProcessGroupMrc(dist.ProcessGroup):  # type: ignore[misc]  # Any to mypy
     def __init__(self, group: Group, rank: int, size: int) -> None:
         super().__init__(rank, size)
         self._group = group
+        self._name = self._description = ""
 
     @classmethod
     def create(cls, options: Any, _backend_options: Any = None) -> Self:
@@ -44,6 +45,24 @@ class ProcessGroupMrc(dist.ProcessGroup):  # type: ignore[misc]  # Any to mypy
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the name of the backend."""
         return "mrc"
+
+    # torch's base class asks the C++ backend of a group for its name, and this one has none.
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """Return the name by which torch finds the group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Take a name from torch."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """Return what the user called the group."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
+        """Take a description from torch."""
+        self._description = description
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let operations that say nothing else take that long."""
