@@ -76,7 +76,6 @@ class Mesh:
 
     Attributes:
         planes: own addresses.
-        members: who is in the job, once that is known.
     """
 
     def __init__(
@@ -90,7 +89,8 @@ class Mesh:
         on_join: OnJoin | None = None,
     ) -> None:
         self.planes = planes
-        self.members = Membership(0, (), token)
+        self._members = Membership(0, (), token)
+        self._known = asyncio.Event()
         self.on_join = on_join
         self._handlers: dict[str, OnConnection] = {}
         self._first_token = first_token
@@ -100,6 +100,16 @@ class Mesh:
         self._waiting: dict[tuple[str, int], asyncio.Future[mrc.QueuePair]] = {}
         self._greeting: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.ensure_future(self._accept())
+
+    @property
+    def members(self) -> Membership:
+        """Who is in the job; empty until that is known."""
+        return self._members
+
+    @members.setter
+    def members(self, members: Membership) -> None:
+        self._members = members
+        self._known.set()
 
     @property
     def url(self) -> str:
@@ -195,13 +205,16 @@ class Mesh:
             case {"token": str(token), "context": str(context), "rank": int(rank)} if (
                 type(rank) is int
                 and same_text(token, self.members.token)
-                and 0 <= rank < self.members.size
-                and rank != self.members.rank
                 and len(context) <= CONTEXT_CHARACTERS_MAX
             ):
                 key = context, rank
             case _:
                 raise PeerProtocolError(f"{qp.peer} is not of this job", peer=qp.peer)
+        async with asyncio.timeout(HELLO_TIMEOUT_S):
+            # Who learns a moment sooner than this rank who is there may connect before it does.
+            await self._known.wait()
+        if not 0 <= rank < self.members.size or rank == self.members.rank:
+            raise PeerProtocolError(f"{qp.peer} is no rank of this job", peer=qp.peer)
         handler = self._handlers.get(context)
         if handler is not None:
             handler(qp, rank)
