@@ -78,7 +78,7 @@ class Door:
             reason = os.strerror(number) if number > 0 else str(error)
             raise LocalError(
                 number,
-                f"cannot listen on {address}: {reason}; choose another with --listen HOST:PORT",
+                f"cannot listen on {address}: {reason}; choose another address or port",
             ) from error
         return Address(*self._server.sockets[0].getsockname()[:2])
 

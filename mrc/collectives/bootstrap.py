@@ -64,7 +64,8 @@ class Bootstrap:
 
         MRC_IDENTITY, a file that `mrc.Lock.load` makes where it is missing, and MRC_TOKEN, the same
         for all ranks, put everything behind locks. MRC_SOCKET_IFNAME, or what NCCL or Gloo were
-        given, chooses the interfaces.
+        given, chooses the interfaces. MRC_MASTER_PORT is rank 0's port where MASTER_PORT belongs to
+        something else; without it that is the next one where torchrun listens there itself.
 
         Raises:
             ConfigError: a variable is missing, or is not what it should be.
@@ -75,7 +76,7 @@ class Bootstrap:
             raise ConfigError(
                 f"not set: {', '.join(missing)}; start with torchrun, or pass a Bootstrap"
             )
-        host, port = given["MASTER_ADDR"], _number(given, "MASTER_PORT")
+        host, port = given["MASTER_ADDR"], _port(given)
         url = mrc.Url.parse(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         lock = lock_from_environment(given)
         if lock is not None:
@@ -115,7 +116,18 @@ class Bootstrap:
         )
 
 
+PORT_MAX = 65535
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    """Return the port where rank 0 listens; all ranks find the same."""
+    if environment.get("MRC_MASTER_PORT"):
+        return _number(environment, "MRC_MASTER_PORT")
+    port = _number(environment, "MASTER_PORT")
+    # Its agent keeps a store there; the last port has none behind it.
+    taken = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return port + (1 if port < PORT_MAX else -1) if taken else port
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

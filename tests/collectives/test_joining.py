@@ -72,6 +72,23 @@ async def test_what_torchrun_sets_is_read() -> None:
     assert not start.secured
 
 
+@pytest.mark.parametrize(
+    ("changes", "port"),
+    [
+        ({}, 29500),
+        ({"TORCHELASTIC_USE_AGENT_STORE": "True"}, 29501),
+        ({"TORCHELASTIC_USE_AGENT_STORE": "False"}, 29500),
+        ({"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_PORT": "65535"}, 65534),
+        ({"TORCHELASTIC_USE_AGENT_STORE": "True", "MRC_MASTER_PORT": "4000"}, 4000),
+    ],
+)
+async def test_where_torchrun_listens_itself_rank_0_takes_the_next_port(
+    changes: dict[str, str], port: int
+) -> None:
+    """Its agent keeps a store at MASTER_PORT, unless a worker does."""
+    assert Bootstrap.from_environment(ENVIRONMENT | changes).url.address.port == port
+
+
 async def test_an_ipv6_address_of_rank_0_is_read() -> None:
     """Without brackets, as torchrun has it."""
     start = Bootstrap.from_environment(ENVIRONMENT | {"MASTER_ADDR": "2001:db8::1"})

@@ -38,7 +38,7 @@ async def test_nothing_listening_is_an_error_that_names_the_address() -> None:
 async def test_a_taken_port_is_an_error_that_names_the_remedy() -> None:
     """Listening where somebody listens keeps the errno and says what to do."""
     async with mrc.listen("127.0.0.1:0") as listener:
-        with pytest.raises(LocalError, match="--listen"):
+        with pytest.raises(LocalError, match="choose another"):
             async with mrc.listen(str(listener.address)):
                 pass
 
