@@ -1,4 +1,4 @@
-"""The command mrc-perf: which of its three ways a run takes, and with which settings."""
+"""The command mrc-perf: which of its ways a run takes, and with which settings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from mrc.cli.session import (
     print_document,
 )
 from mrc.errors import ConfigError
+from mrc.perf.collective import choices
 from mrc.perf.options import (
     INTERVAL_S_MIN,
     PAIRS_DEFAULT,
+    collective_options,
     network_options,
     output_options,
     plan_options,
@@ -46,10 +48,15 @@ Examples:
   mrc-perf mrc://192.0.2.7:{CONTROL_PORT}/KEY    encrypted, the whole URL
   mrc-perf --self --explain                      both sides here, on loopback
   mrc-perf --compare lock                        what encryption costs here
+  mrc-perf --coll all_reduce --ranks 4           four ranks here, as nccl-tests
+  mrc-perf --coll all_gather --ranks 4 --min-size 8 -s 64M --step-factor 2
+  mrc-perf --coll all_reduce --ranks 4 --compare algorithms --min-size 1K -s 4M
+  RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.7 MASTER_PORT=29600 mrc-perf --coll broadcast
 
 \b
 Letters mean what they mean in perftest, not in iperf3: -s is a size, -n iterations, -t writes
-outstanding, -D seconds, -b both ways, -q queue pairs. Gbps are 10^9 bit/s of payload.
+outstanding, -D seconds, -b both ways, -q queue pairs. Gbps are 10^9 bit/s of payload. So for
+--coll nccl-tests' -b, -e and -f are --min-size, --size and --step-factor; -n and -w are the same.
 
 \b
 Exit codes: 0 done, 1 failed or wrong contents, 2 usage or local set-up, 3 listener not reached
@@ -64,13 +71,19 @@ mismatch, 130 and 143 signals.
 @plan_options
 @network_options
 @self_options
+@collective_options
 @output_options
-def command(host: str | None, **given: Any) -> ExitCode:
+@click.pass_context
+def command(context: click.Context, /, host: str | None, **given: Any) -> ExitCode:
     """Measure what an MRC connection carries: without HOST listen, with HOST connect and measure.
 
-    HOST is a name or an address, HOST:PORT, or the URL that a listener with --lock prints.
+    HOST is a name or an address, HOST:PORT, or the URL that a listener with --lock prints. With
+    --coll there is none: ranks measure a collective.
     """
     wishes = _wishes(given)
+    if given["collective"] is not None:
+        return choices.run(context, given, wishes.config)
+    choices.refuse_only_here(context)
     start = {
         "planes_here": list(wishes.planes),
         "mtu_bytes": wishes.config.mtu,
@@ -179,7 +192,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         warm_up=given["warm_up"],
         buffer_bytes=given["buffer_bytes"],
         bidirectional=given["bidirectional"],
-        verify=given["verify"],
+        verify=bool(given["verify"]),
         seed=secrets.randbits(48),
         interval_s=1.0 if given["interval_s"] is None else given["interval_s"],
         timeout_s=given["timeout_s"],

@@ -18,7 +18,16 @@ from mrc.cli.options import (
     AddressType,
     SecondsRange,
 )
+from mrc.collectives.reduction import SUPPORTED
 from mrc.errors import ConfigError
+from mrc.perf.collective.settings import (
+    ITERATIONS_DEFAULT,
+    OPS,
+    RANKS_HERE_MAX,
+    WARM_UP_DEFAULT,
+    Collective,
+)
+from mrc.perf.collective.settings import SIZE_DEFAULT as SIZE_DEFAULT_COLLECTIVE
 from mrc.perf.own_listener import UNTIL_EOF
 from mrc.perf.settings import (
     BUFFER_BYTES_DEFAULT,
@@ -161,10 +170,10 @@ plan_options = _adding(
         f" message. Default: {format_bytes(BUFFER_BYTES_DEFAULT)}.",
     ),
     click.option(
-        "--verify",
-        is_flag=True,
+        "--verify/--no-verify",
+        default=None,
         help="Compare what arrived with what was sent, after each test; exit code 1 if it"
-        " differs. Default: checksums of packets only.",
+        " differs. Default: checksums of packets only; with --coll, verify.",
     ),
     click.option(
         "--interval",
@@ -263,17 +272,65 @@ self_options = _adding(
     ),
     click.option(
         "--compare",
-        type=click.Choice(("lock", "icrc")),
-        help="Implies --self: measure without and with it in turns, and print what it costs.",
+        type=click.Choice(("lock", "icrc", "algorithms")),
+        help="Implies --self: measure without and with it in turns, and print what it costs;"
+        " algorithms is for --coll: each of them in turns, and the fastest by size.",
     ),
     click.option(
         "--pairs",
         type=click.IntRange(1, 1000),
         metavar="N",
-        help=f"Pairs of runs that --compare makes. Default: {PAIRS_DEFAULT}.",
+        help=f"Pairs of runs that --compare makes, of algorithms rounds. Default: {PAIRS_DEFAULT}.",
     ),
 )
 """Adds the options for a run against a listener of its own."""
+
+
+collective_options = _adding(
+    click.option(
+        "--coll",
+        "collective",
+        type=click.Choice([each.value for each in Collective]),
+        help="Measure this collective between ranks, in the columns of nccl-tests. Sizes are those"
+        f" of nccl-tests too: --size is {format_bytes(SIZE_DEFAULT_COLLECTIVE)} where nobody says,"
+        f" -n {ITERATIONS_DEFAULT}, -w {WARM_UP_DEFAULT}.",
+    ),
+    click.option(
+        "--ranks",
+        type=click.IntRange(1, RANKS_HERE_MAX),
+        metavar="N",
+        help=f"Start so many processes here, 1 to {RANKS_HERE_MAX}. Without it RANK, WORLD_SIZE,"
+        " MASTER_ADDR and MASTER_PORT say which rank of which job this one is.",
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(SUPPORTED),
+        default="float32",
+        show_default=True,
+        help="Type of the elements.",
+    ),
+    click.option(
+        "--op",
+        type=click.Choice(list(OPS)),
+        default="sum",
+        show_default=True,
+        help="How values are combined.",
+    ),
+    click.option(
+        "--root",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        metavar="RANK",
+        help="For broadcast, reduce, gather and scatter.",
+    ),
+    click.option(
+        "--algorithm",
+        metavar="NAME",
+        help="Carry it out by this one, whatever the size. Default: what the library chooses.",
+    ),
+)
+"""Adds the options for collectives."""
 
 
 output_options = _adding(

@@ -131,10 +131,14 @@ class PerfSession(Session):
     def _print_document(self, error: BaseException | None, code: ExitCode) -> None:
         if self._output_lost:
             return
-        body = document(self.report, failure(error, code), self.more)
+        body = self._document(error, code)
         if not self._as_stream:
             print_document(body)
             return
         for name in ("end", *self.more, "error"):
             if body[name] is not None:
                 self._event(name, body[name])
+
+    def _document(self, error: BaseException | None, code: ExitCode) -> dict[str, Any]:
+        """Return everything that the run came to."""
+        return document(self.report, failure(error, code), self.more)

@@ -48,7 +48,7 @@ EVS = Comparison(
     ),
     rounds=5,
     rounds_quick=1,
-    seconds_max=22,
+    seconds_max=21,
 )
 
 QPS = Comparison(
@@ -67,7 +67,7 @@ QPS = Comparison(
     ),
     rounds=5,
     rounds_quick=1,
-    seconds_max=36,
+    seconds_max=34,
 )
 
 SIZES = Comparison(

@@ -35,7 +35,7 @@ FILE = Comparison(
     ),
     rounds=5,
     rounds_quick=1,
-    seconds_max=40,
+    seconds_max=37,
 )
 
 LOSS = Comparison(
@@ -69,5 +69,5 @@ DEAD_PATH = Comparison(
     ),
     rounds=5,
     rounds_quick=1,
-    seconds_max=22,
+    seconds_max=21,
 )

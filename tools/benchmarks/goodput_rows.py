@@ -88,5 +88,5 @@ COMPARISON = Comparison(
     ),
     rounds=5,
     rounds_quick=1,
-    seconds_max=115,
+    seconds_max=108,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import cost_rows, fault_rows, goodput_rows
+from benchmarks import collective_rows, cost_rows, fault_rows, goodput_rows
 
 COMPARISONS = (
     goodput_rows.COMPARISON,
@@ -10,6 +10,7 @@ COMPARISONS = (
     cost_rows.EVS,
     cost_rows.QPS,
     cost_rows.SIZES,
+    collective_rows.COMPARISON,
     fault_rows.FILE,
     fault_rows.LOSS,
     fault_rows.DEAD_PATH,
