@@ -68,15 +68,15 @@ def reduction_of(op: Any, tensor: Tensor) -> tuple[ReduceOp, str]:
     """
     found = next((ours for theirs, ours in _OPS.items() if op == theirs), None)
     if found is None:
-        name = str(op).rpartition(".")[2]
-        raise ConfigError(f"ReduceOp {name}: backend mrc has {', '.join(map(_name, _OPS))}")
+        raise ConfigError(f"ReduceOp {_name(op)}: backend mrc has {', '.join(map(_name, _OPS))}")
     if tensor.dtype not in _DTYPES:
         raise ConfigError(f"elements of {tensor.dtype} cannot be reduced")
     return found, _DTYPES[tensor.dtype]
 
 
 def _name(op: Any) -> str:
-    return str(op).rpartition(".")[2]
+    kinds = dist.ReduceOp.RedOpType.__members__.items()
+    return next((name for name, kind in kinds if op == kind), str(op))
 
 
 class Flat:
@@ -112,7 +112,8 @@ class Flat:
                 part.copy_(tensor)
 
     def _parts(self) -> list[tuple[Tensor, Tensor]]:
-        parts = self._memory.split([tensor.numel() for tensor in self.tensors])
+        sizes = [tensor.numel() for tensor in self.tensors]
+        parts = torch.split_with_sizes(self._memory, sizes)
         return [
             (tensor, part.view(tensor.shape))
             for tensor, part in zip(self.tensors, parts, strict=True)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-class MrcWork(dist.Work):  # type: ignore[misc]  # torch's classes made by C++ are Any to mypy
+class MrcWork(dist.Work):
     """One operation of a process group; done, it has its tensors or what went wrong.
 
     Args:
@@ -51,9 +51,9 @@ class MrcWork(dist.Work):  # type: ignore[misc]  # torch's classes made by C++ a
             if self._error is None:
                 self._future.set_result(self._tensors)
             else:
-                self._future.set_exception(self._error)
+                self._future.set_exception(self._error)  # type: ignore[arg-type]  # says T
 
-    def wait(self, timeout: timedelta = timedelta()) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until it is over.
 
         Args:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
+from torch.distributed import DistStoreError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 import mrc
 from mrc.collectives import Bootstrap, Communicator, InterfaceList, World, interfaces, join
@@ -206,9 +206,9 @@ def _own_address(options: Any, start: int, timeout_s: float) -> str:
 
 def _store_host(store: Any) -> str:
     """Return where torch's store is, which all ranks reach; one in a file is nowhere."""
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return str(store.host) if isinstance(store, dist.TCPStore) else "127.0.0.1"
+    return str(store.host) if isinstance(store, TCPStore) else "127.0.0.1"
 
 
 def _url_untrusted(store: Any, start: int, key: Any, timeout_s: float) -> mrc.Url:
@@ -229,7 +229,7 @@ def _url_untrusted(store: Any, start: int, key: Any, timeout_s: float) -> mrc.Ur
 def _get(store: Any, key: str, timeout_s: float, who: str) -> str:
     try:
         store.wait([key], timedelta(seconds=timeout_s))
-    except dist.DistStoreError as error:
+    except DistStoreError as error:
         raise PeerUnreachable(
             f"{who} said nothing through torch's store within {timeout_s:g} s: it has not begun,"
             " or makes its groups in another order"
