@@ -17,6 +17,7 @@ Nothing here is re-entrant.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -48,6 +49,8 @@ QPS_MAX = 1 << 16
 PEERS_MAX = 4096
 CONTROL_QUEUE_MAX = 4096
 """Control packets waiting to be sent, about 150 bytes each; beyond it the oldest give way."""
+DOUBT_NS = 1_000_000_000
+"""A peer not heard of for so long is not told of others' losses: it would be probed for nothing."""
 _QPN_BITS = 24
 _PSN_BITS = 24
 
@@ -123,6 +126,7 @@ class Endpoint:
             events=self._events,
         )
         self.peers[peer.peer_id] = peer
+        peer.paths.on_suspect = partial(self._spread_suspicion, peer)
         for host in peer.hosts:
             self.peers_at.setdefault(host, []).append(peer)
         return peer
@@ -237,6 +241,7 @@ class Endpoint:
 
     def _forget(self, peer: Peer) -> None:
         del self.peers[peer.peer_id]
+        peer.paths.on_suspect = None
         for host in peer.hosts:
             self.peers_at[host].remove(peer)
             if not self.peers_at[host]:
@@ -459,6 +464,20 @@ class Endpoint:
         self.drops[reason] += 1
 
     # The inside.
+
+    def _spread_suspicion(self, of: Peer, plane: int, sent_ns: int, now_ns: int) -> None:
+        """Let other peers doubt a port on which packets to one of them vanish.
+
+        It may be the port, or the switch behind it: each of them would lose packets of its own to
+        find that out, and who exchanges with them in turn would wait for every one.
+        """
+        port = of.plane_list[plane].port
+        for other in self.peers.values():
+            if other is of or now_ns - max(other.paths.heard_ns) > DOUBT_NS:
+                continue
+            for index, its in enumerate(other.plane_list):
+                if its.port == port and other.paths.doubt(index, sent_ns, now_ns):
+                    self._arm(other)
 
     def _time(self, now_ns: int) -> int:
         self._clock_lead_ns = max(self._clock_lead_ns, self._now_ns - now_ns)

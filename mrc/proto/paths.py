@@ -8,7 +8,7 @@ by a backup of its own plane and probed until it answers again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +90,8 @@ class PathSet:
         self._suspect: dict[int, _Suspicion] = {}
         """Planes on which a packet was lost and nothing sent since is known to have arrived: their
         EVs are passed over, and probed in turn, until something arrives."""
+        self.on_suspect: Callable[[int, int, int], None] | None = None
+        """Called with a plane that has become suspect, when the lost packet was sent, the time."""
         self.unproved: set[int] = set()
         """Planes on which no probe was answered yet: anyone's address might have been named."""
         self._evs_of_plane = [
@@ -191,7 +193,8 @@ class PathSet:
         for _ in self._reverse:
             self._reverse_cursor = (self._reverse_cursor + 1) % len(self._reverse)
             path = self._reverse[self._reverse_cursor]
-            if not path.busy and now_ns - self.heard_ns[path.plane] <= patience_ns:
+            heard = now_ns - self.heard_ns[path.plane] <= patience_ns
+            if heard and not path.busy and path.plane not in self._suspect:
                 return path
         self._reverse_cursor = (self._reverse_cursor + 1) % len(self._reverse)
         return self._reverse[self._reverse_cursor]
@@ -323,9 +326,32 @@ class PathSet:
         self._recent_lost += 1
         if not alive and self._silent_since(path.plane, sent_ns):
             pause_ns = self._probe_pause_ns()
-            self._suspect.setdefault(path.plane, _Suspicion(now_ns + pause_ns, pause_ns))
+            if path.plane not in self._suspect:
+                self._suspect[path.plane] = _Suspicion(now_ns + pause_ns, pause_ns)
+                if self.on_suspect is not None:
+                    self.on_suspect(path.plane, sent_ns, now_ns)
         if not alive or self._is_worse(path):
             self.withdraw(path, now_ns, "loss")
+
+    def doubt(self, plane: int, sent_ns: int, now_ns: int) -> bool:
+        """Suspect a plane for what happened to another peer's packet on the same port.
+
+        It is probed at once: a plane that is dead for the other peer alone is passed over for one
+        round trip. One on which this peer was heard since is not doubted, nor is the last one.
+
+        Args:
+            plane: of this peer.
+            sent_ns: when the packet was sent that the other one lost.
+            now_ns: the time.
+
+        Returns:
+            Whether there is something to probe.
+        """
+        others = self.planes - len(self._suspect.keys() - {plane}) - 1
+        if plane in self._suspect or self.heard_ns[plane] >= sent_ns or others < 1:
+            return False
+        self._suspect[plane] = _Suspicion(now_ns, self._probe_pause_ns())
+        return True
 
     def _silent_since(self, plane: int, at_ns: int) -> bool:
         """Tell whether nothing on a plane is known to have arrived since a moment."""
