@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -19,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from netns import faults, kernel, topology
+from netns.ending import Ending
 from netns.errors import LabError
 from netns.fabric import plan
 from netns.lab import Lab
@@ -30,8 +29,6 @@ from netns.scenario import load as load_scenario
 from netns.scenario import names as scenario_names
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-SIGNALLED = 128
-"""And the number of the signal: the exit status that a shell would give."""
 
 EXAMPLES = """
 \b
@@ -332,27 +329,9 @@ def _bounds(bounds: list[float | None]) -> str:
     return " and ".join(filter(None, (least, most)))
 
 
-def _just_end_when_told() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-
-
 def main() -> None:
     """Run the command line; mistakes are one message and exit status 2."""
-    status = SIGNALLED + signal.SIGINT
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        """Leave as after Ctrl-C, so that a lab is removed on the way out, whoever runs it then."""
-        nonlocal status
-        status = SIGNALLED + number
-        signal.signal(number, signal.SIG_IGN)
-        interrupt = signal.getsignal(signal.SIGINT)
-        # A shell's background job ignores SIGINT; asyncio has a handler that cancels what it runs.
-        (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
-
-    signal.signal(signal.SIGTERM, leave)
-    # pyroute2 forks children of a moment; one that is ended shall not clean up as if it were us.
-    os.register_at_fork(after_in_child=_just_end_when_told)
+    ending = Ending()
     try:
         cli(standalone_mode=False)
     except click.exceptions.Exit as end:
@@ -365,4 +344,4 @@ def main() -> None:
         sys.exit(EXIT_USAGE)
     except (KeyboardInterrupt, click.Abort):
         click.echo("mrc-lab: interrupted", err=True)
-        sys.exit(status)
+        sys.exit(ending.status)

@@ -376,6 +376,32 @@ def completion_max_ms(run: Recording) -> float | None:
     return float(took.max()) * 1e3 if len(took) else None
 
 
+@metric("bandwidth of messages during the fault, as a share of that before it", "%")
+def operations_percent(run: Recording) -> float | None:
+    """By the time they take, of those that lie in the one or the other and are the same size."""
+    fault = _first(run)
+    before = _mean_s(run, *_quiet(run))
+    return _percent(before, _mean_s(run, fault.begin_s, _fault_end_s(run, fault)))
+
+
+@metric("longest time a message takes, as a multiple of the mean before the fault", "")
+def completion_times(run: Recording) -> float | None:
+    """Of all flows but the victim."""
+    took, before = _took(run), _mean_s(run, *_quiet(run))
+    return float(took.max()) / before if len(took) and before else None
+
+
+def _mean_s(run: Recording, begin_s: float, end_s: float) -> float:
+    """Return the mean time of the main flows' messages that lie in a stretch; NaN without any."""
+    parts = [np.zeros(0)]
+    for flow in run.flows:
+        at_s, took_s = flow.completions
+        if flow.name != VICTIM:
+            parts.append(took_s[(at_s - took_s >= begin_s) & (at_s <= end_s)])
+    took = np.concatenate(parts)
+    return float(took.mean()) if len(took) else math.nan
+
+
 # Fairness.
 
 

@@ -53,6 +53,11 @@ class Traffic:
         await self._process.wait()
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def ended(self) -> bool:
         """Whether it has ended, whoever wanted that; its complaint is then complete."""
         return self._life.done()

@@ -149,6 +149,8 @@ class _Run:
     # Traffic.
 
     async def _start_receivers(self) -> None:
+        if self.transport.among_senders:
+            return
         for host in dict.fromkeys(flow.target for flow in self.scenario.flows):
             orders = self.transport.receiver_orders(self.lab, self.scenario, host)
             self.receivers[host] = await self._start(f"receiver-{host}", host, orders)
@@ -156,13 +158,22 @@ class _Run:
             await traffic.expect("ready", READY_TIMEOUT_S)
 
     async def _start_senders(self) -> None:
-        """Connect them one after the other: forty interpreters at once would starve each other."""
+        """Connect them one after the other: forty interpreters at once would starve each other.
+
+        Those that connect to each other have to start together.
+        """
         for flow in self.scenario.flows:
             orders = self.transport.sender_orders(self.lab, self.scenario, flow)
-            traffic = await self._start(f"sender-{flow.name}", flow.source, orders)
-            self.senders[flow.name] = traffic
-            ports = await traffic.expect("connected", READY_TIMEOUT_S)
-            self.damage.source_ports[flow.name] = json.loads(ports)
+            self.senders[flow.name] = await self._start(f"sender-{flow.name}", flow.source, orders)
+            if not self.transport.among_senders:
+                await self._connected(flow)
+        if self.transport.among_senders:
+            for flow in self.scenario.flows:
+                await self._connected(flow)
+
+    async def _connected(self, flow: Flow) -> None:
+        ports = await self.senders[flow.name].expect("connected", READY_TIMEOUT_S)
+        self.damage.source_ports[flow.name] = json.loads(ports)
 
     async def _start(self, name: str, host: str, orders: dict[str, Any]) -> Traffic:
         record = self.lab.folder / f"{name}.json"
@@ -230,6 +241,8 @@ class _Run:
         for flow in self.scenario.flows:
             sender = self.senders[flow.name].record() if flow.name in self.senders else {}
             got = received.get(flow.name, {})
+            if self.transport.among_senders:
+                got = self._record_at(flow.target)
             if self.transport.bytes_by_links:
                 got = {**got, "samples": self._carried(flow, links)}
             flows.append(self._flow_seen(flow, sender, got))
@@ -244,6 +257,11 @@ class _Run:
             [*self.trouble, *self.damage.trouble],
             self.busy_percent,
         )
+
+    def _record_at(self, host: str) -> dict[str, Any]:
+        """Return the record of the sender at a host."""
+        names = [flow.name for flow in self.scenario.flows if flow.source == host]
+        return self.senders[names[0]].record() if names[0] in self.senders else {}
 
     def _carried(self, flow: Flow, links: Mapping[str, Mapping[str, Any]]) -> list[list[float]]:
         """Return what the receiver's last hops carried of payload, where it does not say itself."""

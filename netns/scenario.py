@@ -176,8 +176,9 @@ class Scenario(Strict):
     """Settings of `mrc.Config` for all senders and receivers."""
     locked: bool = False
     """MRC's packets are sealed, as behind a lock."""
-    traffic: Literal["messages", "file"] = "messages"
-    """`file`: each flow is one file, by mrc-send and mrc-recv, to a host of its own."""
+    traffic: Literal["messages", "file", "all-reduce"] = "messages"
+    """`file`: each flow is one file, by mrc-send and mrc-recv, to a host of its own. `all-reduce`:
+    each host is a rank, the flows are the ring they form, and a message is their buffer."""
     options: list[str] = Field(default_factory=list)
     """Of mrc-send and mrc-recv both."""
     flows: Annotated[list[Flow], Field(min_length=1, max_length=64)]
@@ -193,6 +194,8 @@ class Scenario(Strict):
         targets = {flow.target for flow in self.flows}
         if self.traffic == "file" and (self.compare or len(targets) < len(self.flows)):
             raise ValueError("files go to one host each, and only MRC sends them: compare: false")
+        if self.traffic == "all-reduce":
+            self._check_ring()
         if loops := [flow.name for flow in self.flows if flow.source == flow.target]:
             raise ValueError(f"flow {loops[0]} crosses no link: it goes from a host to itself")
         names = [flow.name for flow in self.flows]
@@ -208,6 +211,18 @@ class Scenario(Strict):
             if metric not in METRICS:
                 raise ValueError(f"no metric {metric}; there are {', '.join(METRICS)}")
         return self
+
+    def _check_ring(self) -> None:
+        """Ranks are numbered as their flows are, and each sends to the next."""
+        sources = [flow.source for flow in self.flows]
+        if [flow.target for flow in self.flows] != [*sources[1:], sources[0]]:
+            raise ValueError(
+                "the flows of an all-reduce lead from each rank to the next, in a ring"
+            )
+        if len(set(sources)) < len(sources) or self.compare:
+            raise ValueError("an all-reduce has one rank a host, and only over MRC: compare: false")
+        if len({(flow.message_kib, flow.start_s, flow.stop_s) for flow in self.flows}) > 1:
+            raise ValueError("all ranks of an all-reduce have the same message_kib and times")
 
     def _check_overlaps(self) -> None:
         """Mending gives a link back all it had, so two faults must not be on one at a time."""

@@ -34,6 +34,9 @@ class Transport(ABC):
     """Around the payload of a packet on the wire over IPv4, Ethernet included."""
     bytes_by_links = False
     """Whether receivers do not say what has arrived when, so that the links' counters must."""
+    among_senders = False
+    """Whether senders are all there is: they meet before they say `connected`, and what a flow's
+    target got is in the record of the sender there."""
 
     @abstractmethod
     def prepare(self, lab: Lab, scenario: Scenario) -> None:
@@ -172,6 +175,26 @@ class Files(Mrc):
         }
 
 
+class AllReduce(Mrc):
+    """The same by `mrc.collectives`: each host a rank, which talks to two others."""
+
+    bytes_by_links = True
+    among_senders = True
+
+    def sender_orders(self, lab: Lab, scenario: Scenario, flow: Flow) -> dict[str, Any]:
+        """One rank; the first flow's is rank 0, and listens at its host's first address."""
+        flows = scenario.flows
+        return {
+            "module": "netns.traffic.rank",
+            "rank": flows.index(flow),
+            "size": len(flows),
+            "url": f"mrc://{lab.fabric.addresses(flows[0].source)[0]}:{MRC_PORT}/",
+            "interfaces": "p",
+            "config": {**self._config(lab, scenario, flow.source), **flow.endpoint},
+            **_common(scenario, flow),
+        }
+
+
 class Tcp(Transport):
     """One kernel connection a flow."""
 
@@ -242,5 +265,5 @@ NAMES = ("mrc", "mptcp", "tcp")
 def transport(name: str, scenario: Scenario) -> Transport:
     """Return what a scenario's traffic goes over."""
     if name == "mrc":
-        return Files() if scenario.traffic == "file" else Mrc()
+        return {"messages": Mrc, "file": Files, "all-reduce": AllReduce}[scenario.traffic]()
     return Mptcp() if name == "mptcp" else Tcp()

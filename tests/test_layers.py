@@ -18,6 +18,7 @@ SHARED = frozenset({"errors", "units"})
 # For each part, the other parts it may import. Nothing points up; wire stands on nothing at all.
 MAY_IMPORT = {
     "perf": SHARED | {"api", "cli", "collectives"},
+    "torch": SHARED | {"api", "collectives"},
     "collectives": SHARED | {"api"},
     "cli": SHARED | {"api"},
     "api": SHARED | {"engine", "rendezvous", "lock", "udp", "proto", "wire"},

@@ -144,6 +144,26 @@ def test_completions_are_those_after_the_warm_up() -> None:
     assert measure("completion_p99_ms", run) == pytest.approx(99, abs=0.1)
 
 
+def operations(*ends: tuple[float, float]) -> list[tuple[int, int]]:
+    """Return when operations began and ended, from seconds of the run."""
+    return [(ZERO_NS + int(begin * 1e9), ZERO_NS + int(end * 1e9)) for begin, end in ends]
+
+
+def test_the_bandwidth_of_operations_is_of_those_wholly_before_and_wholly_during_a_fault() -> None:
+    """One that saw both says nothing of either, and neither does one after the fault."""
+    took = operations((1.1, 1.5), (1.6, 1.8), (1.9, 2.4), (2.5, 3.0), (4.9, 7.0), (7, 8))
+    run = recording([flow([], completions_ns=took)], [blackhole(2.0, 5.0)])
+    assert measure("operations_percent", run) == pytest.approx(100 * 0.3 / 0.5)
+    assert measure("completion_times", run) == pytest.approx(2.1 / 0.3)
+
+
+def test_operations_that_all_saw_both_are_no_number() -> None:
+    """There is nothing to compare."""
+    run = recording([flow([], completions_ns=operations((1.5, 2.5)))], [blackhole(2.0, 5.0)])
+    assert measure("operations_percent", run) is None
+    assert measure("completion_times", run) is None
+
+
 def test_jain_is_the_least_over_windows_of_a_second() -> None:
     """Equal shares are 1; one of two getting nothing for a second is a half."""
     one, two = staircase((8, 10e6)), staircase((3, 10e6), (4, 0), (8, 10e6))

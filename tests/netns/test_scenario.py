@@ -21,7 +21,15 @@ MUST_SHIP = """
 steady plane-blackhole plane-carrier-down flap t1-reboot one-ev-20-percent-loss loss-0.1 loss-1
 incast-trim incast-taildrop victim two-flows-collide nic-port-down startup-with-bad-paths
 only-acks-lost one-way-blackhole unequal-delay source-port-rewrite big-packets-blackhole corrupt
-asymmetric plane-20-percent-loss
+asymmetric plane-20-percent-loss all-reduce-loss-0.1 all-reduce-loss-1 all-reduce-plane-dies
+"""
+
+RING = """
+title: Three ranks
+topology: ring
+traffic: all-reduce
+compare: false
+flows: [{name: r0, from: a, to: b}, {name: r1, from: b, to: c}, {name: r2, from: c, to: a}]
 """
 
 
@@ -64,6 +72,31 @@ def test_a_mistake_is_named(tmp_path: Path, change: tuple[str, str], complaint: 
     """Before anything is built."""
     with pytest.raises(LabError, match=complaint):
         load(tmp_path, GOOD.replace(*change))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("to: a}", "to: b}"), "lead from each rank to the next, in a ring"),
+        (("from: c, to: a", "from: b, to: a"), "lead from each rank to the next, in a ring"),
+        (("compare: false", "compare: true"), "only over MRC: compare: false"),
+        (("to: a}", "to: a, message_kib: 1}"), "the same message_kib and times"),
+    ],
+)
+def test_ranks_are_a_ring_of_equals(
+    tmp_path: Path, change: tuple[str, str], complaint: str
+) -> None:
+    """Each rank has one host and the next rank; all have the same buffer for the same time."""
+    assert load(tmp_path, RING).traffic == "all-reduce"
+    with pytest.raises(LabError, match=complaint):
+        load(tmp_path, RING.replace(*change))
+
+
+def test_a_host_has_one_rank(tmp_path: Path) -> None:
+    """A ring that passes a host twice is none of hosts."""
+    twice = RING.replace("to: a}]", "to: b}, {name: r3, from: b, to: a}]")
+    with pytest.raises(LabError, match="one rank a host"):
+        load(tmp_path, twice)
 
 
 @pytest.mark.parametrize(
