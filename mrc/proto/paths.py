@@ -3,6 +3,8 @@
 An EV is a path through the fabric, named by plane, UDP source port and flow label. All queue pairs
 to a peer share its EVs. Each plane has the same number of active ones; a withdrawn EV is replaced
 by a backup of its own plane and probed until it answers again.
+
+Reason for the length: selection, blame and recovery read and change the same state of the same EVs.
 """
 
 from __future__ import annotations
@@ -60,6 +62,9 @@ class _Suspicion:
 class PathSet:
     """All EVs of one peer: selection, blame, recovery, and the reverse set for control packets."""
 
+    on_suspect: Callable[[int, int, int], None] | None = None
+    """Called with a plane that has become suspect, when the lost packet was sent, and the time."""
+
     def __init__(
         self,
         config: Config,
@@ -90,8 +95,6 @@ class PathSet:
         self._suspect: dict[int, _Suspicion] = {}
         """Planes on which a packet was lost and nothing sent since is known to have arrived: their
         EVs are passed over, and probed in turn, until something arrives."""
-        self.on_suspect: Callable[[int, int, int], None] | None = None
-        """Called with a plane that has become suspect, when the lost packet was sent, the time."""
         self.unproved: set[int] = set()
         """Planes on which no probe was answered yet: anyone's address might have been named."""
         self._evs_of_plane = [
