@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from mrc.sim.tables import fairness, goodput, incast, recovery, unequal
+from mrc.sim.tables import all_reduce, fairness, goodput, incast, recovery, unequal
 
 TABLES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (goodput, unequal, recovery, incast, fairness)
+    for module in (goodput, unequal, recovery, incast, all_reduce, fairness)
 }
 """By name, the quickest first."""
