@@ -117,8 +117,7 @@ class _Side:
         rank, size = self.bootstrap.rank, self.bootstrap.size
         await store.set(f"{token}/urls/{rank}", json.dumps(own))
         urls = [
-            _urls_untrusted(other, await store.get(f"{token}/urls/{other}"))
-            for other in range(size)
+            urls_untrusted(other, await store.get(f"{token}/urls/{other}")) for other in range(size)
         ]
         urls[rank] = tuple(own)
         if rank:
@@ -403,7 +402,7 @@ class _Other(_Side):
                 raise PeerProtocolError(f"{qp.peer} is not rank 0 of a job", peer=qp.peer)
 
 
-def _urls_untrusted(rank: int, text: str) -> tuple[str, ...]:
+def urls_untrusted(rank: int, text: str) -> tuple[str, ...]:
     """Read where a rank listens.
 
     Raises:

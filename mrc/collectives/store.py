@@ -213,9 +213,14 @@ class RemoteStore:
 
         Raises:
             PeerRefused: rank 0 says why.
+            PeerProtocolError: its answer is no number.
             TransportError: rank 0 is gone.
         """
-        return int(await self._ask({"add": key, "amount": amount}))
+        answer = await self._ask({"add": key, "amount": amount})
+        try:
+            return int(answer)
+        except ValueError as error:
+            raise PeerProtocolError(f"store: a sum of {answer!r:.80}") from error
 
     async def delete(self, key: str) -> None:
         """Forget a value, if there is one.

@@ -110,6 +110,9 @@ READS_SOMETHING_ELSE = {
     "mrc.json_channel.JsonChannel.receive": "the name that users call; it raises PeerProtocolError",
     "mrc.tls.TlsStream.certificate": "hands it on to `check_certificate_untrusted`",
     "mrc.cli.journal._parse": "reads the local disk",
+    "mrc.collectives.interfaces": "reads what the kernel says of this host",
+    "mrc.collectives.transfer.Link.__init__": "looks at slots of its own",
+    "mrc.perf.collective.measuring._meet": "text of every rank, which is only shown",
     "mrc.proto.memory.bytes_of": "looks at a buffer of the application",
     "mrc.proto.window": "looks at a buffer of its own",
     "mrc.wire.runs.Nonces": "looks at a buffer of its own",
@@ -156,6 +159,7 @@ MAY_ALSO_RAISE = {
     "mrc.wire.icrc.check_icrc_untrusted": {"ValueError"},  # for the caller's own addresses
     "mrc.connection.Connection.establish_untrusted": {"ConfigError"},  # the sides do not agree
     "mrc.connection.accept_untrusted": {"MrcError"},  # what our own side refuses as well
+    "mrc.collectives.store.LocalStore._do_untrusted": {"MrcError"},  # what the job has failed with
     "mrc.door.Door._proven_untrusted": {"MrcError", "EOFError", "OSError"},  # the connection's end
     "mrc.cli.sending.Sender._on_stored_untrusted": {"IntegrityError"},  # the data, not the words
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuzzing import decoders, manifest, perf, rendezvous, requestor, responder
+from fuzzing import decoders, manifest, perf, ranks, rendezvous, requestor, responder
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +29,6 @@ TARGETS = {
     "requestor": Target("a connected endpoint whose data is answered", requestor.run, 320),
     "rendezvous": Target("lines, the handshake, messages and the lock", rendezvous.run, 512),
     "manifest": Target("the list of files, names, messages and whole transfers", manifest.run, 512),
+    "ranks": Target("what the ranks of a job say to each other", ranks.run, 512),
     "perf": Target("what the two sides of a measurement say", perf.run, 512),
 }
