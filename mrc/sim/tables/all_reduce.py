@@ -18,17 +18,15 @@ up. A port that dies swallows both directions for 200 ms, longer than a run. Sev
 
 A larger ring takes its time: 64 ranks ten seconds a run, 256 some minutes.
 
-    python -m mrc.sim.tables.all_reduce --ranks 64 --seeds 4
+    python -m mrc.sim.tables all_reduce --ranks 64 --seeds 3
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import click
-
-from mrc.sim.lockstep import RANKS_MAX, AllReduce, Result, Scenario
-from mrc.sim.tables.layout import Row, ms, text_of
+from mrc.sim.lockstep import AllReduce, Result, Scenario
+from mrc.sim.tables.layout import Row, ms
 
 RANKS = 16
 SEEDS = 5
@@ -72,19 +70,3 @@ def _row(results: Sequence[Result], without_ns: int) -> Row:
 def _at(ordered: Sequence[int], percent: int) -> int:
     """Return a percentile, the next value above it."""
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
-
-
-@click.command()
-@click.option("--ranks", type=click.IntRange(2, RANKS_MAX), default=RANKS, show_default=True)
-@click.option("--seeds", type=click.IntRange(1, 1000), default=SEEDS, show_default=True)
-def main(ranks: int, seeds: int) -> None:
-    """Measure an all-reduce of a ring in lockstep; see the module for what the columns are."""
-    found = []
-    for row in rows(ranks, seeds):
-        found.append(row)
-        click.echo(f"{len(found)} of {len(CASES)} cases done", err=True)
-    click.echo(text_of(found), nl=False)
-
-
-if __name__ == "__main__":
-    main()
