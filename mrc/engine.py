@@ -45,8 +45,8 @@ from mrc.wire.runs import OVERHEAD_BYTES, SEAL_BYTES, TRAINS_MAX, RunBuffer
 
 IPV4_UDP_BYTES, IPV6_UDP_BYTES = 28, 48
 PACKET_OVERHEAD_BYTES = OVERHEAD_BYTES + IMMDT.size
-RECEIVE_RUNS_MAX = 16
-"""Runs taken from a socket per wake-up: about 1 MiB, 1 ms; more would delay the answers."""
+RECEIVE_RUNS_MAX = 32
+"""Trains taken from a socket per wake-up: about 2 MiB, 1 ms; more would delay the answers."""
 PORT_RACES_MAX = 8
 """How often a source port may be gone when it is bound: others choose ports at the same time."""
 TIMER_NS_MIN = 1_000_000

@@ -32,7 +32,7 @@ RUN_BYTES_MAX = PAYLOAD_BYTES_MAX
 """What one GSO send may hold."""
 RUN_PACKETS_MAX = 64
 """Segments one GSO send may hold on every kernel that has GSO."""
-TRAINS_MAX = 4
+TRAINS_MAX = 8
 """Trains, each what one call of the kernel received, that a buffer may hold behind each other."""
 OVERHEAD_BYTES = HEADER_BYTES + ICRC_BYTES
 TAG_BYTES, COUNTER_BYTES = 16, 8
