@@ -13,7 +13,7 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 def test_the_ten_line_program_runs_as_printed() -> None:
     """The Python block of the README does a verified remote write."""
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", blocks[0]],
         capture_output=True,
@@ -27,8 +27,8 @@ def test_the_ten_line_program_runs_as_printed() -> None:
 
 
 def test_the_all_reduce_runs_as_printed() -> None:
-    """The other block, as four ranks."""
-    _, program = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    """The next block, as four ranks; the last one is for PyTorch: tests/torch."""
+    _, program, _ = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -9,6 +9,7 @@ operations of a group run one after the other in the order of the calls, in the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Self
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from mrc.collectives import Communicator
 from mrc.collectives import Work as Operation
+from mrc.collectives.failures import CommunicatorClosed
 from mrc.errors import ConfigError
-from mrc.torch.tensors import Flat, reduction_of
+from mrc.torch.tensors import Flat, check_alike, check_types, reduction_of
 from mrc.torch.work import MrcWork
 from mrc.torch.worlds import WORLDS, Group
 
@@ -125,14 +127,16 @@ class ProcessGroupMrc(dist.ProcessGroup):
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any
     ) -> MrcWork:
         """Give all ranks the tensors of all, in order."""
-        source = _only("all_gather", inputs)
-        return self._all_gather("all_gather", _only("all_gather", outputs), [source], opts)
+        source, into = _only("all_gather", inputs), _only("all_gather", outputs)
+        check_alike("all_gather", into, [source])
+        return self._all_gather("all_gather", into, [source], opts)
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any
     ) -> MrcWork:
         """Give all ranks several tensors of all: those of rank r are ``outputs[r]``."""
         into = [tensor for each in outputs for tensor in each]
+        check_alike("all_gather_coalesced", into, inputs)
         return self._all_gather("all_gather_coalesced", into, inputs, opts)
 
     def _allgather_base(self, output: Tensor, source: Tensor, opts: Any) -> MrcWork:
@@ -156,6 +160,7 @@ class ProcessGroupMrc(dist.ProcessGroup):
     def _all_gather(
         self, what: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
     ) -> MrcWork:
+        check_types(what, outputs, inputs)
         source, target = Flat(inputs), Flat(outputs, filled=False)
         return self._begin(
             what,
@@ -169,8 +174,10 @@ class ProcessGroupMrc(dist.ProcessGroup):
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any
     ) -> MrcWork:
         """Give the root the tensors of all, in order."""
-        source, root = Flat([_only("gather", inputs)]), opts.rootRank
+        given, root = _only("gather", inputs), opts.rootRank
         into = _only("gather", outputs) if self.rank() == root else []
+        check_alike("gather", into, [given])
+        source = Flat([given])
         target = Flat(into, filled=False) if into else None
         return self._begin(
             "gather",
@@ -186,8 +193,11 @@ class ProcessGroupMrc(dist.ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any
     ) -> MrcWork:
         """Give rank r tensor r of the root."""
-        target, root = Flat([_only("scatter", outputs)], filled=False), opts.rootRank
-        source = Flat(_only("scatter", inputs)) if self.rank() == root else None
+        into, root = _only("scatter", outputs), opts.rootRank
+        given = _only("scatter", inputs) if self.rank() == root else []
+        check_alike("scatter", given, [into])
+        target = Flat([into], filled=False)
+        source = Flat(given) if given else None
         return self._begin(
             "scatter",
             lambda c, s: c.scatter(
@@ -202,8 +212,9 @@ class ProcessGroupMrc(dist.ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any
     ) -> MrcWork:
         """Reduce the tensors of all ranks; rank r gets number r."""
-        output = _only("reduce_scatter", outputs)
-        return self._reduce_scatter("reduce_scatter", output, _only("reduce_scatter", inputs), opts)
+        output, given = _only("reduce_scatter", outputs), _only("reduce_scatter", inputs)
+        check_alike("reduce_scatter", given, [output])
+        return self._reduce_scatter("reduce_scatter", output, given, opts)
 
     def _reduce_scatter_base(self, output: Tensor, source: Tensor, opts: Any) -> MrcWork:
         """Reduce the tensors of all ranks; rank r gets block r."""
@@ -226,6 +237,7 @@ class ProcessGroupMrc(dist.ProcessGroup):
     def _reduce_scatter(
         self, what: str, output: Tensor, inputs: Sequence[Tensor], opts: Any
     ) -> MrcWork:
+        check_types(what, [output], inputs)
         source, target = Flat(inputs), Flat([output], filled=False)
         op, dtype = reduction_of(opts.reduceOp, output)
         return self._begin(
@@ -406,6 +418,8 @@ def _error_of(done: Operation[Any]) -> BaseException | None:
     """Return what went wrong with an operation that is over."""
     try:
         done.result()
-    except BaseException as error:  # noqa: BLE001 - a cancelled one as well: whoever waits is told
+    except asyncio.CancelledError:
+        return CommunicatorClosed("the group was destroyed meanwhile")
+    except Exception as error:  # noqa: BLE001 - whoever waits is told
         return error
     return None

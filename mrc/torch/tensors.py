@@ -70,13 +70,56 @@ def reduction_of(op: Any, tensor: Tensor) -> tuple[ReduceOp, str]:
     if found is None:
         raise ConfigError(f"ReduceOp {_name(op)}: backend mrc has {', '.join(map(_name, _OPS))}")
     if tensor.dtype not in _DTYPES:
-        raise ConfigError(f"elements of {tensor.dtype} cannot be reduced")
+        raise ConfigError(
+            f"elements of {tensor.dtype} cannot be reduced; convert them (.to(torch.float32))"
+        )
     return found, _DTYPES[tensor.dtype]
+
+
+def check_alike(what: str, whole: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+    """Refuse a list whose sizes are not those of the other again and again: it is cut by rank.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    sizes, wanted = [[tensor.numel() for tensor in each] for each in (whole, parts)]
+    if wanted and sizes != wanted * (len(sizes) // len(wanted)):
+        raise ConfigError(
+            f"{what}: tensors of {sizes!r:.80} elements where all have {wanted!r:.80}; pad them, or"
+            " take all_to_all, whose parts may differ"
+        )
+
+
+def check_types(what: str, *lists: Sequence[Tensor]) -> None:
+    """Refuse tensors of several element types.
+
+    Raises:
+        ConfigError: they are.
+    """
+    types = {str(tensor.dtype) for each in lists for tensor in each}
+    if len(types) > 1:
+        raise ConfigError(f"{what}: tensors of {' and '.join(sorted(types))}; make them one (.to)")
 
 
 def _name(op: Any) -> str:
     kinds = dist.ReduceOp.RedOpType.__members__.items()
     return next((name for name, kind in kinds if op == kind), str(op))
+
+
+class _Bytes:
+    """What numpy makes an array of that keeps a tensor's memory.
+
+    `Tensor.numpy` would forbid to resize that memory for ever, which FSDP does.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (tensor.numel() * tensor.element_size(),),
+            "data": (tensor.data_ptr(), False),
+        }
 
 
 class Flat:
@@ -96,9 +139,10 @@ class Flat:
     def __init__(self, tensors: Sequence[Tensor], *, filled: bool = True) -> None:
         for tensor in tensors:
             check(tensor)
-        if len({tensor.dtype for tensor in tensors}) != 1:
-            names = sorted({str(tensor.dtype) for tensor in tensors})
-            raise ConfigError(f"tensors of several types together: {', '.join(names)}")
+        types = {tensor.dtype for tensor in tensors}
+        if len(types) != 1:
+            names = ", ".join(sorted(map(str, types)))
+            raise ConfigError(f"tensors of one type are wanted together, not of: {names or 'none'}")
         self.tensors = [tensor.detach() for tensor in tensors]
         self.dtype = tensors[0].dtype
         first = self.tensors[0]
@@ -122,8 +166,7 @@ class Flat:
     @property
     def bytes(self) -> NDArray[np.uint8]:
         """The memory."""
-        array: NDArray[np.uint8] = self._memory.view(torch.uint8).numpy()
-        return array
+        return np.asarray(_Bytes(self._memory))
 
     @property
     def element_bytes(self) -> int:

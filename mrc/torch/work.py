@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
@@ -25,9 +26,11 @@ class MrcWork(dist.Work):
         super().__init__()
         self.what = what
         self._tensors = list(tensors)
+        self._lock = threading.Lock()
         self._over = threading.Event()
         self._error: BaseException | None = None
-        self._future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        self._outcome: torch.futures.Future[Any] | None = None
+        self._future: Any = None
 
     def finish(self, error: BaseException | None, then: Callable[[], None]) -> None:
         """Say that it is over; called in the loop's thread.
@@ -45,13 +48,24 @@ class MrcWork(dist.Work):
             told = dist.DistBackendError(f"{self.what}: {error}")
             told.__cause__ = error
             self._error = told
-        self._over.set()
-        # A callback that fails is its author's concern, and torch's, not that of the loop.
+        with self._lock:
+            self._over.set()
+            asked = self._outcome is not None
+        if asked:
+            # Callbacks run where a future ends. One may wait for another operation, as PowerSGD's
+            # do, so that is no place for the loop; nor would one thread for all of them do. A
+            # `threading.Thread` has its starter wait until it runs.
+            _thread.start_new_thread(self._tell, ())
+
+    def _tell(self) -> None:
+        """End the future."""
+        assert self._outcome is not None
+        # A callback that fails is its author's concern: the future that it was to make fails.
         with contextlib.suppress(Exception):
             if self._error is None:
-                self._future.set_result(self._tensors)
+                self._outcome.set_result(self._tensors)
             else:
-                self._future.set_exception(self._error)  # type: ignore[arg-type]  # says T
+                self._outcome.set_exception(self._error)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until it is over.
@@ -91,5 +105,14 @@ class MrcWork(dist.Work):
         return self._tensors
 
     def get_future(self) -> Any:
-        """Return a future of its tensors."""
+        """Return a future of its tensors, which raises what went wrong."""
+        with self._lock:
+            first = self._outcome is None
+            if first:
+                self._outcome = torch.futures.Future()
+                # `set_exception` is for Python alone: C++, as of DistributedDataParallel, takes the
+                # exception for the result. What a callback raises is an error for both.
+                self._future = self._outcome.then(torch.futures.Future.value)
+        if first and self._over.is_set():
+            self._tell()
         return self._future

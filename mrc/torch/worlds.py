@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -23,6 +25,8 @@ import mrc
 from mrc.collectives import Bootstrap, Communicator, InterfaceList, World, interfaces, join
 from mrc.collectives.bootstrap import lock_from_environment
 from mrc.collectives.failures import CommunicatorClosed
+from mrc.collectives.health import DETECT_S_DEFAULT
+from mrc.collectives.joining import urls_untrusted
 from mrc.collectives.loop_thread import CLOSE_TIMEOUT_S, LoopThread
 from mrc.errors import ConfigError, MrcError, PeerProtocolError, PeerUnreachable
 
@@ -102,10 +106,10 @@ class Worlds:
 
     def _join(self, options: Any, ranks: tuple[int, ...], start: int, timeout_s: float) -> _Joined:
         assert self._thread is not None
-        bootstrap = _bootstrap(options, start, timeout_s)
+        bootstrap = _bootstrap(options, ranks, start, timeout_s)
 
         async def entered() -> World:
-            return await join(bootstrap, timeout_s=timeout_s)
+            return await join(bootstrap, detect_s=_detect_s(), timeout_s=timeout_s)
 
         try:
             world = self._thread.call(entered())
@@ -156,9 +160,23 @@ def _key(start: int) -> str:
     return f"mrc/url/{start}"
 
 
-def _bootstrap(options: Any, start: int, timeout_s: float) -> Bootstrap:
+def _detect_s() -> float:
+    """Return after how much silence a rank has failed: MRC_DETECT_S, the same on all ranks.
+
+    Raises:
+        ConfigError: it is no number.
+    """
+    given = os.environ.get("MRC_DETECT_S", "")
+    try:
+        return float(given) if given else DETECT_S_DEFAULT
+    except ValueError as error:
+        raise ConfigError(f"MRC_DETECT_S = {given!r:.40} is no number of seconds") from error
+
+
+def _bootstrap(options: Any, ranks: Sequence[int], start: int, timeout_s: float) -> Bootstrap:
     """Return what this rank has to know, with what rank 0 tells through the store."""
     store, rank = options.store, options.group_rank
+    deadline_s = time.monotonic() + timeout_s
     lock = lock_from_environment(os.environ)
     settings: dict[str, Any] = {
         "rank": rank,
@@ -167,39 +185,38 @@ def _bootstrap(options: Any, start: int, timeout_s: float) -> Bootstrap:
         "interface_list": InterfaceList.from_environment(os.environ),
         "timeout_s": timeout_s,
     }
-    store.set(f"mrc/host/{start}/{rank}", interfaces.host_identity())
+    hosts = [f"mrc/host/{start}/{number}" for number in range(options.group_size)]
+    store.set(hosts[rank], interfaces.host_identity())
+    _wait(store, dict(zip(hosts, ranks, strict=True)), deadline_s, timeout_s)
     if rank:
+        _wait(store, {_key(start): ranks[0]}, deadline_s, timeout_s)
         key = lock.key if lock is not None else None
-        return Bootstrap(url=_url_untrusted(store, start, key, timeout_s), **settings)
+        return Bootstrap(url=_url(store, start, key), **settings)
     try:
-        host = _own_address(options, start, timeout_s)
+        host = _own_address(store, hosts)
     except MrcError as error:
         store.set(_key(start), f"{_ERROR}{error}")
         raise
 
     def announce(url: mrc.Url) -> None:
-        store.set(_key(start), str(url.address))
+        store.set(_key(start), json.dumps([str(mrc.Url(url.address))]))
 
     url = mrc.Url(mrc.Address(host, 0), lock.key if lock is not None else None)
     return Bootstrap(url=url, lock=lock, announce=announce, **settings)
 
 
-def _own_address(options: Any, start: int, timeout_s: float) -> str:
+def _own_address(store: Any, hosts: Sequence[str]) -> str:
     """Return the address of rank 0 that all others can reach.
 
     Raises:
         ConfigError: it cannot be told which one that is, or no such interface.
     """
-    ranks = range(options.group_size)
-    hosts = {
-        _get(options.store, f"mrc/host/{start}/{rank}", timeout_s, f"rank {rank}") for rank in ranks
-    }
-    reaching = interfaces.address_towards(_store_host(options.store), 9)
+    reaching = interfaces.address_towards(_store_host(store), 9)
     planes = interfaces.choose_planes(
         reaching,
         interfaces.addresses_here(),
         wanted=InterfaceList.from_environment(os.environ),
-        one_host=len(hosts) == 1,
+        one_host=len({store.get(each) for each in hosts}) == 1,
     )
     return planes[0]
 
@@ -211,27 +228,37 @@ def _store_host(store: Any) -> str:
     return str(store.host) if isinstance(store, TCPStore) else "127.0.0.1"
 
 
-def _url_untrusted(store: Any, start: int, key: Any, timeout_s: float) -> mrc.Url:
+def _url(store: Any, start: int, key: Any) -> mrc.Url:
     """Return where rank 0 listens.
 
     Raises:
         PeerProtocolError: rank 0 failed to start, or told something else.
     """
-    told = _get(store, _key(start), timeout_s, "rank 0")
+    told = store.get(_key(start)).decode(errors="replace")
     if told.startswith(_ERROR):
         raise PeerProtocolError(f"rank 0 could not start: {told.removeprefix(_ERROR):.1000}")
-    try:
-        return mrc.Url(mrc.Url.parse(told).address, key)
-    except ConfigError as error:
-        raise PeerProtocolError(f"rank 0 is at no address: {told!r:.100}") from error
+    (url,) = urls_untrusted(0, told)[:1]
+    return mrc.Url(mrc.Url.parse(url).address, key)
 
 
-def _get(store: Any, key: str, timeout_s: float, who: str) -> str:
+def _wait(store: Any, keys: Mapping[str, int], deadline_s: float, timeout_s: float) -> None:
+    """Wait until all these keys are there.
+
+    Args:
+        store: torch's.
+        keys: each with the rank that sets it.
+        deadline_s: until when, by the monotonic clock.
+        timeout_s: how long that was, for the text.
+
+    Raises:
+        PeerUnreachable: not in time.
+    """
     try:
-        store.wait([key], timedelta(seconds=timeout_s))
+        left_s = max(deadline_s - time.monotonic(), 0.001)
+        store.wait(list(keys), timedelta(seconds=left_s))
     except DistStoreError as error:
+        missing = [str(rank) for key, rank in keys.items() if not store.check([key])]
         raise PeerUnreachable(
-            f"{who} said nothing through torch's store within {timeout_s:g} s: it has not begun,"
-            " or makes its groups in another order"
+            f"rank {', '.join(missing)} said nothing through torch's store within {timeout_s:g} s:"
+            " it has not begun, or makes its groups in another order"
         ) from error
-    return str(store.get(key).decode(errors="replace"))

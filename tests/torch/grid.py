@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 """Of those that gloo reduces; the tests of mrc.collectives have all."""
@@ -118,7 +120,7 @@ def reduce_scattered(size: int, dtype: torch.dtype) -> Do:
 
     def do(group: Any) -> list[Tensor]:
         whole = numbers(size * dist.get_world_size(), dtype)
-        if group is not dist.group.WORLD:
+        if not is_ours(group):
             dist.all_reduce(whole, group=group)
             mine = whole[size * dist.get_rank() :][:size]
             return [mine, mine]
@@ -208,7 +210,7 @@ def all_to_all(size: int, dtype: torch.dtype) -> Do:
         uneven = torch.empty(sum(given), max(size, 1), dtype=dtype)
         source = numbers(sum(given) * max(size, 1), dtype).view(uneven.shape)
         dist.all_to_all_single(uneven, source, given, given, group=group)
-        if group is not dist.group.WORLD:
+        if not is_ours(group):
             # gloo has no all_to_all of lists.
             torch.manual_seed(1)
             dist.all_to_all_single(even, numbers(size * ranks, dtype), group=group)
@@ -271,14 +273,14 @@ def odd_ones() -> Iterator[tuple[str, Do]]:
 
     def strided(group: Any) -> list[Tensor]:
         whole = numbers(24, torch.float32).view(4, 6)
-        dist.all_reduce(whole.t(), group=group) if group is dist.group.WORLD else dist.all_reduce(
+        dist.all_reduce(whole.t(), group=group) if is_ours(group) else dist.all_reduce(
             whole, group=group
         )
         return [whole]
 
     def columns(group: Any) -> list[Tensor]:
         whole = numbers(24, torch.float32).view(4, 6)
-        column = whole[:, 2] if group is dist.group.WORLD else whole[:, 2].contiguous()
+        column = whole[:, 2] if is_ours(group) else whole[:, 2].contiguous()
         dist.broadcast(column, 0, group=group)
         return [column.contiguous()]
 
@@ -295,21 +297,169 @@ def odd_ones() -> Iterator[tuple[str, Do]]:
         dist.broadcast_object_list(told, 0, group=group)
         return [torch.tensor([each["rank"] for each in told[0]]), torch.tensor(told[1])]
 
-    def coalesced(group: Any) -> list[Tensor]:
+    def objects_of_one(group: Any) -> list[Tensor]:
+        rank, ranks = dist.get_rank(), parts()
+        all_of_them: list[Any] | None = [None] * ranks if rank == 0 else None
+        dist.gather_object({"rank": rank}, all_of_them, 0, group=group)
+        given: list[Any] = [None]
+        dist.scatter_object_list(given, [f"for {each}" for each in range(ranks)], 0, group=group)
+        passed: list[Any] = [rank]
+        if ranks > 1 and rank == 0:
+            dist.send_object_list(passed, 1, group=group)
+        elif rank == 1:
+            dist.recv_object_list(passed, 0, group=group)
+        said = [each["rank"] for each in all_of_them or []]
+        return [torch.tensor(said), torch.tensor([int(given[0].split()[-1]), passed[0]])]
+
+    for each in (no_dimensions, strided, columns, leaf, objects, objects_of_one):
+        yield each.__name__, each
+    yield from coalesced_ones()
+    yield from functional_ones()
+
+
+def is_ours(group: Any) -> bool:
+    """Tell whether it is the group under test: gloo lacks some forms, and others take their place.
+
+    What it lacks is a list of `all_to_all`, `reduce_scatter`, and tensors that are not contiguous.
+    """
+    return group is dist.group.WORLD
+
+
+def reduced_one_by_one(tensors: list[Tensor], group: Any) -> list[Tensor]:
+    """Reduce, a tensor after the other."""
+    for tensor in tensors:
+        dist.all_reduce(tensor, group=group)
+    return tensors
+
+
+def coalesced_ones() -> Iterator[tuple[str, Do]]:
+    """Yield several operations begun as one."""
+
+    def reduced_together(group: Any) -> list[Tensor]:
         tensors = [numbers(size, torch.float32) for size in (3, 0, 5)]
-        if group is dist.group.WORLD:
-            dist.all_reduce_coalesced(tensors, group=group)
-        else:
-            for tensor in tensors:
-                dist.all_reduce(tensor, group=group)
+        if not is_ours(group):
+            return reduced_one_by_one(tensors, group)
+        dist.all_reduce_coalesced(tensors, group=group)
         return tensors
+
+    def reduced_by_manager(group: Any) -> list[Tensor]:
+        tensors = [numbers(size, torch.int64) for size in (4, 1)]
+        if not is_ours(group):
+            return reduced_one_by_one(tensors, group)
+        with _coalescing_manager(group, async_ops=True) as together:
+            reduced_one_by_one(tensors, group)
+        together.wait()
+        return tensors
+
+    def gathered_by_manager(group: Any) -> list[Tensor]:
+        sources = [numbers(size, torch.float32) for size in (3, 0, 2)]
+        into = [torch.empty(source.numel() * parts()) for source in sources]
+        with _coalescing_manager(group) if is_ours(group) else nullcontext():
+            for target, source in zip(into, sources, strict=True):
+                dist.all_gather_into_tensor(target, source, group=group)
+        return into
+
+    yield "reduced_together", reduced_together
+    yield "reduced_by_manager", reduced_by_manager
+    yield "gathered_by_manager", gathered_by_manager
+    yield "scattered_by_manager", scattered_by_manager
+    yield "gathered_coalesced", gathered_coalesced
+
+
+def scattered_by_manager(group: Any) -> list[Tensor]:
+    """Reduce blocks of several tensors."""
+    sources = [numbers(size * parts(), torch.int32) for size in (3, 1)]
+    if not is_ours(group):
+        reduced_one_by_one(sources, group)
+        return [source.chunk(parts())[dist.get_rank()] for source in sources]
+    into = [torch.empty(source.numel() // parts(), dtype=torch.int32) for source in sources]
+    with _coalescing_manager(group):
+        for target, source in zip(into, sources, strict=True):
+            dist.reduce_scatter_tensor(target, source, group=group)
+    return into
+
+
+def gathered_coalesced(group: Any) -> list[Tensor]:
+    """Give all several tensors of all, which differ in size."""
+    sources = [numbers(size, torch.float64) for size in (2, 5)]
+    into = [[torch.empty_like(source) for source in sources] for _ in range(parts())]
+    if is_ours(group):
+        dist.all_gather_coalesced(into, sources, group=group)
+    else:
+        for i, source in enumerate(sources):
+            dist.all_gather([each[i] for each in into], source, group=group)
+    return [tensor for each in into for tensor in each]
+
+
+def functional_ones() -> Iterator[tuple[str, Do]]:
+    """Yield the forms that return new tensors, as DTensor uses them; and scattered memory."""
 
     def functions(group: Any) -> list[Tensor]:
         tensor = numbers(4 * parts(), torch.float32)
         return [
             functional.all_reduce(tensor, "sum", group).clone(),
             functional.all_gather_single(tensor, 0, group).clone(),
+            functional.broadcast(tensor, 0, group).clone(),
+            functional.all_to_all_single(tensor, None, None, group).clone(),
         ]
 
-    for each in (no_dimensions, strided, columns, leaf, objects, coalesced, functions):
+    def function_of_blocks(group: Any) -> list[Tensor]:
+        tensor = numbers(4 * parts(), torch.float32)
+        if is_ours(group):
+            return [functional.reduce_scatter_single(tensor, "avg", 0, group).clone()]
+        dist.all_reduce(tensor, group=group)
+        return [(tensor / parts()).chunk(parts())[dist.get_rank()]]
+
+    def scattered_memory(group: Any) -> list[Tensor]:
+        """Columns in and out."""
+        ours, ranks = is_ours(group), parts()
+        source = numbers(6 * ranks, torch.float32).view(6, ranks)[:, 0]
+        into = [torch.zeros(6, 2)[:, 1] for _ in range(ranks)]
+        whole = torch.zeros(6 * ranks, 2)[:, 0]
+        if ours:
+            dist.all_gather(into, source, group=group)
+            dist.all_gather_into_tensor(whole, source, group=group)
+            return [*(each.contiguous() for each in into), whole.contiguous()]
+        into = [torch.empty(6) for _ in range(ranks)]
+        dist.all_gather(into, source.contiguous(), group=group)
+        return [*into, torch.cat(into)]
+
+    def no_tensors_of_one_rank_alone(group: Any) -> list[Tensor]:
+        """A barrier that is waited for later, between others."""
+        work = dist.barrier(group=group, async_op=True)
+        tensor = numbers(2, torch.int64)
+        dist.all_reduce(tensor, group=group)
+        assert work is not None
+        work.wait()
+        return [tensor]
+
+    for each in (functions, function_of_blocks, scattered_memory, no_tensors_of_one_rank_alone):
         yield each.__name__, each
+
+
+def lacking() -> list[str]:
+    """Return which operations that gloo lacks give something else than computed here."""
+    rank, ranks = dist.get_rank(), parts()
+    wrong = []
+
+    def expect(what: str, got: Tensor, wanted: Tensor) -> None:
+        COUNT[0] += 1
+        if got.dtype != wanted.dtype or not torch.equal(got, wanted):
+            wrong.append(f"{what}: {got} not {wanted}")
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int32):
+        tensor = torch.full((5,), 2 * rank).to(dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        expect(f"average {dtype}", tensor, torch.full((5,), ranks - 1).to(dtype))
+    for dtype in (torch.int16, torch.uint16, torch.uint32, torch.uint64):
+        tensor = torch.full((3,), rank + 1).to(dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        expect(f"maximum {dtype}", tensor, torch.full((3,), ranks).to(dtype))
+    for op, wanted in ((dist.ReduceOp.SUM, True), (dist.ReduceOp.MIN, ranks == 1)):
+        tensor = torch.tensor([rank == 0, False])
+        dist.all_reduce(tensor, op)
+        expect(f"{op} of bools", tensor, torch.tensor([wanted, False]))
+    wide = torch.full((3,), 1.0 + rank).to(torch.float8_e5m2)
+    dist.broadcast(wide, ranks - 1)
+    expect("float8", wide.to(torch.float32), torch.full((3,), float(ranks)))
+    return wrong

@@ -1,18 +1,13 @@
-"""One rank of a torch job, for tests.
+"""What one rank of a torch job does in a test: RANK and the like say who it is, as with torchrun.
 
-    python worker.py SCENARIO
-
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who it is, as torchrun does. What it found is one
-JSON object on standard output.
+What a scenario returns is told to the test.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,74 +17,26 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 import mrc.torch
-from tests.torch import grid
+from tests.torch import grid, training
 
 VICTIM = 2
-STEPS = 20
 
 
 def everything() -> dict[str, Any]:
     """Every operation, beside gloo in the same processes."""
     gloo = dist.new_group(backend="gloo")
-    return {"wrong": grid.differences(gloo), "checks": grid.COUNT[0]}
+    wrong = grid.differences(gloo) + grid.lacking()
+    return {"wrong": wrong, "checks": grid.COUNT[0]}
 
 
-def model() -> nn.Module:
-    """Return a small model, the same on all ranks."""
-    torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(20, 33), nn.ReLU(), nn.Linear(33, 5))
-
-
-def train(wrapped: nn.Module) -> None:
-    """Take some steps, on data of this rank's own."""
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-    for step in range(STEPS):
-        torch.manual_seed(1000 * step + dist.get_rank())
-        optimizer.zero_grad()
-        wrapped(torch.randn(8, 20)).square().mean().backward()
-        optimizer.step()
-
-
-def flat(parameters: Any) -> list[float]:
-    """Return all numbers of a model."""
-    whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in parameters]
-    return [float(number) for each in whole for number in each.detach().reshape(-1)]
-
-
-def data_parallel() -> dict[str, Any]:
-    """Train a replica; once more with gradients sent in half the bits."""
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-    from torch.nn.parallel import DistributedDataParallel
-
-    wrapped = DistributedDataParallel(model())
-    train(wrapped)
-    half = DistributedDataParallel(model())
-    half.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    train(half)
-    return {"plain": flat(wrapped.parameters()), "half": flat(half.parameters())}
-
-
-def fully_sharded() -> dict[str, Any]:
-    """Train shards, in the older and the newer form."""
-    from torch.distributed.fsdp import (
-        FullyShardedDataParallel,
-        fully_shard,
-    )
-
-    older = FullyShardedDataParallel(model(), device_id=torch.device("cpu"))
-    train(older)
-    with FullyShardedDataParallel.summon_full_params(older):
-        first = flat(older.parameters())
-    newer = model()
-    for layer in newer.children():
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer)
-    fully_shard(newer)
-    train(newer)
-    return {"older": first, "newer": flat(newer.parameters())}
+def trained() -> dict[str, Any]:
+    """Train in every form, with this group and with gloo's."""
+    gloo = dist.new_group(backend="gloo")
+    world = dist.group.WORLD
+    assert world is not None
+    return {name: [form(world), form(gloo), form(world)] for name, form in training.FORMS.items()}
 
 
 def groups() -> dict[str, Any]:
@@ -112,27 +59,42 @@ def groups() -> dict[str, Any]:
         tensor = torch.tensor([rank])
         dist.all_reduce(tensor, group=beside)
         found["beside gloo"] = int(tensor)
+    found["missing"] = _missing(size)
     return found
+
+
+def _missing(size: int) -> str:
+    """Make a group that the last rank does not come to."""
+    if dist.get_rank() < size - 1:
+        try:
+            dist.new_group(list(range(size)), backend="mrc", timeout=timedelta(seconds=1))
+        except mrc.MrcError as error:
+            return str(error)
+    return ""
 
 
 def asynchronous() -> dict[str, Any]:
     """Operations under way at once end in order, each with its own result."""
     tensors = [torch.full((50_000,), float(i)) for i in range(8)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-    doubled = works[-1].get_future().then(lambda done: done.value()[0][0].item() * 2)
+    last = works[-1].get_future()
+    doubled = last.then(lambda done: done.value()[0][0].item() * 2)
+    failing = last.then(lambda done: done.value()[1])
+    nested = last.then(_reduce_once_more)
     for work in works:
         work.wait()
     found: dict[str, Any] = {
         "sums": [tensor[0].item() for tensor in tensors],
         "then": doubled.wait(),
+        "nested": nested.wait(),
         "done": [work.is_completed() and work.is_success() for work in works],
+        "failing": _error_of(failing.wait),
     }
+    # What a callback did wrong is no concern of the group.
+    dist.barrier()
     if dist.get_rank() == 0:
         alone = dist.all_reduce(torch.ones(1), async_op=True)
-        try:
-            alone.wait(timedelta(milliseconds=50))
-        except RuntimeError as error:
-            found["early"] = str(error)
+        found["early"] = _error_of(lambda: alone.wait(timedelta(milliseconds=50)))
         found["early is over"] = alone.is_completed()
         dist.send(torch.ones(1), 1)
         alone.wait()
@@ -143,16 +105,33 @@ def asynchronous() -> dict[str, Any]:
     return found
 
 
+def _reduce_once_more(done: Any) -> float:
+    """Wait, in a callback, for another operation, as PowerSGD does."""
+    tensor = done.value()[0][:10].clone()
+    again = dist.all_reduce(tensor, async_op=True).get_future()
+    return float(again.wait()[0][0])
+
+
+def _error_of(doing: Callable[[], Any]) -> str:
+    try:
+        doing()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def late() -> dict[str, Any]:
-    """An operation that another rank does not come to says who is missing."""
+    """An operation that another rank does not come to says who is missing, after its own time."""
+    dist.barrier()
     group = dist.new_group(timeout=timedelta(seconds=0.5))
-    said = ""
+    found = {}
     if dist.get_rank() != VICTIM:
-        try:
-            dist.all_reduce(torch.ones(1), group=group)
-        except RuntimeError as error:
-            said = str(error)
-    return {"said": said}
+        found["said"] = _error_of(lambda: dist.all_reduce(torch.ones(1), group=group))
+        found["again"] = _error_of(lambda: dist.barrier(group=group))
+    # Other groups go on.
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return found | {"sum": tensor.item()}
 
 
 def clean() -> dict[str, Any]:
@@ -166,8 +145,10 @@ def clean() -> dict[str, Any]:
         tensor = torch.ones(3)
         dist.all_reduce(tensor)
         found["sums"].append(tensor[0].item())
-        dist.barrier()
+        under_way = dist.all_reduce(torch.ones(100_000), async_op=True)
         dist.destroy_process_group()
+        assert under_way is not None
+        found["over"] = under_way.is_success()
         gc.collect()
         found["threads"].append([thread.name for thread in threading.enumerate()])
         found["sockets"].append(_sockets())
@@ -187,8 +168,12 @@ def _is_socket(entry: Path) -> bool:
 
 
 def forgotten() -> dict[str, Any]:
-    """End without destroying anything."""
+    """End without destroying anything, rank 0 in the middle of something."""
     dist.all_reduce(torch.ones(3))
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        assert work is not None
+        work.get_future().then(lambda done: done.value())
     return {}
 
 
@@ -209,8 +194,13 @@ def dies_in_all_reduce() -> dict[str, Any]:
 
 
 def dies_in_barrier() -> dict[str, Any]:
-    """The others wait in a barrier when the victim dies."""
-    return _dying(dist.barrier, turns=1)
+    """The others wait in a barrier when the victim dies; then they make a group without it."""
+    found = _dying(dist.barrier, turns=1)
+    left = [rank for rank in range(dist.get_world_size()) if rank != VICTIM]
+    group = dist.new_group(left, use_local_synchronization=True)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor, group=group)
+    return found | {"left": tensor.item()}
 
 
 def dies_in_subgroup() -> dict[str, Any]:
@@ -226,20 +216,28 @@ def dies_in_subgroup() -> dict[str, Any]:
     return _dying(step, turns=1)
 
 
-def _dying(step: Callable[[], None], *, turns: int) -> dict[str, Any]:
+def dies_in_training() -> dict[str, Any]:
+    """The victim dies between two steps of DistributedDataParallel."""
+    return _dying(training.steps_of(dist.group.WORLD), turns=3)
+
+
+def falls_silent() -> dict[str, Any]:
+    """The victim stands still, as a machine that is gone."""
+    return _dying(dist.barrier, turns=1, by=signal.SIGSTOP)
+
+
+def _dying(
+    step: Callable[[], None], *, turns: int, by: signal.Signals = signal.SIGKILL
+) -> dict[str, Any]:
     dist.barrier()
     for turn in range(1000):
         if turn == turns and dist.get_rank() == VICTIM:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), by)
         started_s = time.monotonic()
         try:
             step()
         except RuntimeError as error:
-            return {
-                "said": str(error),
-                "cause": type(error.__cause__).__name__,
-                "after_s": time.monotonic() - started_s,
-            }
+            return {"said": str(error), "after_s": time.monotonic() - started_s}
     return {}
 
 
@@ -247,8 +245,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     each.__name__: each
     for each in (
         everything,
-        data_parallel,
-        fully_sharded,
+        trained,
         groups,
         asynchronous,
         late,
@@ -258,22 +255,19 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
         dies_in_all_reduce,
         dies_in_barrier,
         dies_in_subgroup,
+        dies_in_training,
+        falls_silent,
     )
 }
 
 
-def main(scenario: str) -> None:
-    """Join, do it, say what came of it, and end."""
+def main(scenario: str) -> dict[str, Any]:
+    """Join, do it, and end."""
     torch.set_num_threads(1)
-    if scenario == "late_first" and dist.is_available() and os.environ["RANK"] == "0":
+    if scenario == "late_first" and os.environ["RANK"] == "0":
         time.sleep(float(os.environ["LATE_S"]))
-    dist.init_process_group(os.environ.get("BACKEND", mrc.torch.BACKEND))
+    dist.init_process_group(mrc.torch.BACKEND)
     found = SCENARIOS[scenario]()
-    sys.stdout.write(json.dumps(found))
-    sys.stdout.flush()
     if dist.is_initialized() and scenario != "forgotten":
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    return found
