@@ -9,6 +9,8 @@ sparse and quantized tensors, tensors of other devices, receiving from any sourc
 
 `MRC_SOCKET_IFNAME`, or what NCCL or Gloo were given, chooses the interfaces, each of which is a
 plane; `MRC_IDENTITY` and `MRC_TOKEN` put everything behind locks (see `mrc.collectives.bootstrap`).
+`MRC_DETECT_S`, the same on all ranks, is after how many seconds of silence a rank has failed
+(0.1 to 86400; 5 where it is not set).
 
 `mrc.torch.worlds` finds the other ranks, `process_group` has the operations, `tensors` what memory
 they work on, `work` what is returned for one under way.

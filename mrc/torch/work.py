@@ -14,6 +14,48 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+class Tellers:
+    """Threads in which futures end, and so run their callbacks.
+
+    One may wait for another operation, as PowerSGD's do, so the loop's thread is no place for them,
+    nor would one other thread do for all.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._at_work: set[int] = set()
+        self._starting = 0
+
+    def start(self, tell: Callable[[], None]) -> None:
+        """Begin a thread that does something; its starter does not even wait until it runs."""
+        with self._changed:
+            self._starting += 1
+        _thread.start_new_thread(self._run, (tell,))
+
+    def _run(self, tell: Callable[[], None]) -> None:
+        with self._changed:
+            self._starting -= 1
+            self._at_work.add(threading.get_ident())
+        try:
+            tell()
+        finally:
+            with self._changed:
+                self._at_work.remove(threading.get_ident())
+                self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for all but the thread that calls this.
+
+        An interpreter that ends while one is in torch's C++ is aborted.
+        """
+        own = {threading.get_ident()}
+        with self._changed:
+            self._changed.wait_for(lambda: not self._starting and self._at_work <= own, timeout_s)
+
+
+TELLERS = Tellers()
+
+
 class MrcWork(dist.Work):
     """One operation of a process group; done, it has its tensors or what went wrong.
 
@@ -52,12 +94,9 @@ class MrcWork(dist.Work):
             self._over.set()
             asked = self._outcome is not None
         if asked:
-            # Callbacks run where a future ends. One may wait for another operation, as PowerSGD's
-            # do, so that is no place for the loop; nor would one thread for all of them do. A
-            # `threading.Thread` has its starter wait until it runs.
-            _thread.start_new_thread(self._tell, ())
+            TELLERS.start(self.tell)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """End the future."""
         assert self._outcome is not None
         # A callback that fails is its author's concern: the future that it was to make fails.
@@ -114,5 +153,5 @@ class MrcWork(dist.Work):
                 # exception for the result. What a callback raises is an error for both.
                 self._future = self._outcome.then(torch.futures.Future.value)
         if first and self._over.is_set():
-            self._tell()
+            self.tell()
         return self._future

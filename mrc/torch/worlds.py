@@ -29,6 +29,7 @@ from mrc.collectives.health import DETECT_S_DEFAULT
 from mrc.collectives.joining import urls_untrusted
 from mrc.collectives.loop_thread import CLOSE_TIMEOUT_S, LoopThread
 from mrc.errors import ConfigError, MrcError, PeerProtocolError, PeerUnreachable
+from mrc.torch.work import TELLERS
 
 _ERROR = "error: "
 
@@ -138,6 +139,7 @@ class Worlds:
                 with contextlib.suppress(CommunicatorClosed, MrcError):
                     self._thread.call(each)
             self._stop_if_idle()
+        TELLERS.wait(CLOSE_TIMEOUT_S)
 
     def _stop_if_idle(self) -> None:
         if self._thread is not None and not self._joined:
@@ -150,6 +152,7 @@ class Worlds:
             with contextlib.suppress(Exception):
                 if self._thread is not None:
                     self._thread.call(joined.world.abort(), CLOSE_TIMEOUT_S)
+        TELLERS.wait(CLOSE_TIMEOUT_S)
 
 
 WORLDS = Worlds()

@@ -74,7 +74,8 @@ Do = Callable[[Any], list[Tensor]]
 
 def cases() -> Iterator[tuple[str, Do]]:
     """Yield a name and what to do with a group, for everything there is."""
-    for size in SIZES:
+    # Of many ranks it is their number that matters, and the time it takes.
+    for size in SIZES if dist.get_world_size() < 5 else (1, 7):
         for dtype in (*INTEGERS, *FLOATS):
             for name, op in OPS.items():
                 yield f"all_reduce {name} {dtype} {size}", all_reduced(size, dtype, op)

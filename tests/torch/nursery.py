@@ -17,6 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# What optimizers and functional collectives import when they are first used, which takes as long.
+import torch._dynamo  # noqa: F401
+
 from tests.torch import worker
 
 

@@ -26,7 +26,7 @@ def test_destroying_leaves_nothing_behind(jobs: Jobs) -> None:
 
 
 def test_an_end_without_destroying_does_not_hang(jobs: Jobs) -> None:
-    """Nor does anybody take it for death."""
+    """Nor does anybody take it for death, nor is a callback cut off."""
     started_s = time.monotonic()
     jobs.run("forgotten", 2)
     assert time.monotonic() - started_s < job.DEADLINE_S
@@ -35,7 +35,7 @@ def test_an_end_without_destroying_does_not_hang(jobs: Jobs) -> None:
 def test_rank_0_may_come_late_and_jobs_are_apart(jobs: Jobs) -> None:
     """Two jobs on one host at the same time, and one more on the port of the first."""
     port = free_port()
-    late = {"LATE_S": "2"}
+    late = {"LATE_S": "1.5"}
     with (
         jobs.processes("late_first", 2, port=port, extra=late) as one,
         jobs.processes("late_first", 2, extra=late) as other,

@@ -168,12 +168,16 @@ def _is_socket(entry: Path) -> bool:
 
 
 def forgotten() -> dict[str, Any]:
-    """End without destroying anything, rank 0 in the middle of something."""
-    dist.all_reduce(torch.ones(3))
+    """End without destroying anything: rank 0 in the middle of something, both in a callback."""
+    last = dist.all_reduce(torch.ones(3), async_op=True)
+    assert last is not None
+    # A sleeping thread that wakes in C++ when the interpreter has ended would abort the process.
+    last.get_future().then(lambda _: time.sleep(0.5))
     if dist.get_rank() == 0:
         work = dist.all_reduce(torch.ones(3), async_op=True)
         assert work is not None
         work.get_future().then(lambda done: done.value())
+    last.wait()
     return {}
 
 
