@@ -118,7 +118,13 @@ class Member:
         self._check_open()
         running = self._carry_out(job, self._last, next(self._sequence), timeout_s)
         task = self._last = self._start(running)
+        task.add_done_callback(self._forget)
         return Work(task, job.what)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        """Let go of an operation that is over, and with it of its buffers."""
+        if self._last is task:
+            self._last = None
 
     def _begin_alone(
         self, what: str, doing: Coroutine[Any, Any, None], peer: int, timeout_s: float | None

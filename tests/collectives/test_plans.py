@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,17 +102,18 @@ def test_every_rank_ends_with_what_it_should(operation: Operation, name: str) ->
 
 @pytest.mark.parametrize("ranks", range(2, RANKS_MAX + 1))
 def test_a_barrier_hears_of_everybody(ranks: int) -> None:
-    """What a rank sends depends on what it has received: it has heard of all in the end."""
-    heard = [{rank} for rank in range(ranks)]
+    """Before it sends, a rank waits for what it received into the same chunk, and nothing else."""
     made = build_all(Operation.BARRIER, "dissemination", ranks)
-    for turn in range(made[0].chunks - 1):
-        before = [set(known) for known in heard]
+    heard = [{chunk: {rank} for chunk in range(made[0].chunks)} for rank in range(ranks)]
+    for turn in range(0, len(made[0].steps), 2):
+        before = deepcopy(heard)
         for rank, plan in enumerate(made):
-            step = plan.steps[2 * turn + 1]
-            assert step == Receive(turn + 1, step.peer)
-            assert plan.steps[2 * turn] == Send(turn, plan.steps[2 * turn].peer)
-            heard[rank] |= before[step.peer]
-    assert all(len(known) == ranks for known in heard)
+            taken = plan.steps[turn + 1]
+            sent = made[taken.peer].steps[turn]
+            assert (type(sent), sent.peer, type(taken)) == (Send, rank, Receive)
+            heard[rank][taken.chunk] |= before[taken.peer][sent.chunk]
+    for chunks in heard:
+        assert len(set().union(*chunks.values())) == ranks
 
 
 @pytest.mark.parametrize("name", ["ring", "doubling"])

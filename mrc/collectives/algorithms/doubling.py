@@ -52,15 +52,15 @@ def all_gather(rank: int, ranks: int, root: int) -> Plan:
 def barrier(rank: int, ranks: int, root: int) -> Plan:
     """After k steps a rank has heard of 2^k others (Hensgen, Finkel and Manber, 1988).
 
-    The chunk that comes in one step is what goes out in the next, so nobody runs ahead. `root`
-    means nothing.
+    All steps are on one chunk, so that each waits for all before it: on chunks of their own a rank
+    would pass on what it heard in the last step only, and not wait for those of earlier ones.
+    `root` means nothing.
     """
     del root
     steps: list[Step] = []
-    distance, turn = 1, 0
+    distance = 1
     while distance < ranks:
-        steps.append(Send(turn, (rank + distance) % ranks))
-        steps.append(Receive(turn + 1, (rank - distance) % ranks))
+        steps.append(Send(0, (rank + distance) % ranks))
+        steps.append(Receive(0, (rank - distance) % ranks))
         distance *= 2
-        turn += 1
-    return Plan(turn + 1, tuple(steps))
+    return Plan(1, tuple(steps))
