@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from typing import Any
+from itertools import product
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from mrc.collectives import Communicator, ReduceOp
-from mrc.collectives.reduction import SUPPORTED, element_type
+from mrc.collectives import Operation, ReduceOp
+from mrc.collectives.plans import names
+from tests.collectives import answers
+from tests.collectives.answers import BY_BLOCKS, EVERY, MOVING, REDUCING, Case
 from tests.collectives.cluster import cluster, each
 
 pytestmark = [
@@ -19,141 +19,76 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-Array = NDArray[Any]
-
-SIZES = (0, 1, 7, 1000, 20_011)
+SIZES = (0, 1, 7, 1001, 20_011)
 """Elements: none, one, odd, not divisible by the ranks, and many pieces."""
 RANKS = (1, 2, 3, 5, 8)
-COMBINE = {
-    ReduceOp.SUM: np.add,
-    ReduceOp.PRODUCT: np.multiply,
-    ReduceOp.MIN: np.minimum,
-    ReduceOp.MAX: np.maximum,
-    ReduceOp.AVERAGE: np.add,
-}
-TOLERANCE = {"float16": 2e-2, "bfloat16": 0.1, "float32": 1e-5, "float64": 1e-12}
+FLOAT = np.dtype(np.float32)
+LARGE_BYTES = 64 << 20
 
 
-def data(rank: int, count: int, dtype: np.dtype[Any]) -> Array:
-    """Return what a rank brings: small numbers, so that floats stay comparable."""
-    rng = np.random.default_rng([rank, count])
-    if dtype.kind == "b":
-        return rng.integers(0, 2, count).astype(dtype)
-    if dtype.kind in "iu":
-        return rng.integers(0, 100, count).astype(dtype)
-    return (rng.random(count) + 0.5).astype(dtype)
-
-
-def expected(ranks: int, count: int, dtype: np.dtype[Any], op: ReduceOp) -> Array:
-    """Return numpy's answer, in twice the precision for floats."""
-    parts = [data(rank, count, dtype) for rank in range(ranks)]
-    if dtype.kind in "fV":
-        parts = [part.astype(np.float64) for part in parts]
-    total: Array = reduce(COMBINE[op], parts)
-    if op is ReduceOp.AVERAGE:
-        total = total / ranks
-        total = total if dtype.kind in "fV" else np.trunc(total).astype(dtype)
-    return total
-
-
-def check(found: list[Array], wanted: Array) -> None:
-    """All ranks have the same bits, and they are numpy's, or near them for floats."""
-    assert len({part.tobytes() for part in found}) == 1
-    name = found[0].dtype.name
-    if name in TOLERANCE:
-        np.testing.assert_allclose(found[0].astype(np.float64), wanted, rtol=TOLERANCE[name])
-    else:
-        np.testing.assert_array_equal(found[0], wanted)
-
-
-def pairs_of(dtype: np.dtype[Any]) -> list[ReduceOp]:
-    """Return the reductions that there are for a type."""
-    return [op for op in ReduceOp if op is not ReduceOp.AVERAGE or dtype.kind != "b"]
+def sizes(operation: str, ranks: int) -> tuple[int, ...]:
+    """Return the sizes for an operation: where there is a block a rank, the last is of them all."""
+    return (*SIZES[:-1], SIZES[-1] // ranks) if operation in BY_BLOCKS else SIZES
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
-async def test_all_reduce(ranks: int) -> None:
-    """Of every type, size and reduction."""
+@pytest.mark.parametrize("operation", REDUCING)
+async def test_reductions(operation: str, ranks: int) -> None:
+    """Of every type and size, by every reduction; of many pieces by one, that costs time."""
     async with cluster(ranks) as worlds:
-        for name in SUPPORTED:
-            dtype = element_type(name)
-            for op in pairs_of(dtype):
-                for count in SIZES if op is ReduceOp.SUM else SIZES[2:4]:
-                    arrays = [data(rank, count, dtype) for rank in range(ranks)]
-                    await each([one.all_reduce(arrays[one.rank], op) for one in worlds])
-                    check(arrays, expected(ranks, count, dtype, op))
+        for dtype in answers.element_types():
+            for op in answers.reductions(dtype):
+                for count in sizes(operation, ranks) if op is ReduceOp.SUM else (1, 1001):
+                    await REDUCING[operation](worlds, Case(count, dtype, op))
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
-async def test_reduce(ranks: int) -> None:
-    """At every root; the others keep what they brought."""
-    dtype = np.dtype(np.float32)
+@pytest.mark.parametrize("operation", MOVING)
+async def test_movements(operation: str, ranks: int) -> None:
+    """Of every type and size."""
     async with cluster(ranks) as worlds:
-        for root in range(ranks):
-            for count in SIZES:
-                arrays = [data(rank, count, dtype) for rank in range(ranks)]
-                await each([one.reduce(arrays[one.rank], root=root) for one in worlds])
-                check([arrays[root]], expected(ranks, count, dtype, ReduceOp.SUM))
-                for rank in set(range(ranks)) - {root}:
-                    np.testing.assert_array_equal(arrays[rank], data(rank, count, dtype))
+        for dtype, count in product(answers.element_types(), sizes(operation, ranks)):
+            await MOVING[operation](worlds, Case(count, dtype))
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
-async def test_broadcast(ranks: int) -> None:
-    """From every root, small and in pieces."""
+@pytest.mark.parametrize("operation", ["reduce", "broadcast", "gather", "scatter", "barrier"])
+async def test_every_rank_may_be_the_root(operation: str, ranks: int) -> None:
+    """Small, and in many pieces."""
     async with cluster(ranks) as worlds:
-        for root in range(ranks):
-            for count in (*SIZES, 70_001):
-                arrays = [data(rank, count, np.dtype(np.int32)) for rank in range(ranks)]
-                wanted = arrays[root].copy()
-                await each([one.broadcast(arrays[one.rank], root=root) for one in worlds])
-                check(arrays, wanted)
+        for root, count in product(range(ranks), sizes(operation, ranks)):
+            await EVERY[operation](worlds, Case(count, FLOAT, root=root))
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MAX, ReduceOp.AVERAGE])
-async def test_reduce_scatter(ranks: int, op: ReduceOp) -> None:
-    """Every rank gets its block, and its source is left alone."""
-    dtype = np.dtype(np.float64)
+async def test_every_algorithm(ranks: int) -> None:
+    """Also where another one would be chosen for the size."""
     async with cluster(ranks) as worlds:
-        for count in SIZES:
-            sources = [data(rank, count * ranks, dtype) for rank in range(ranks)]
-            targets = [np.zeros(count, dtype) for _ in range(ranks)]
-            await each(
-                [one.reduce_scatter(sources[one.rank], targets[one.rank], op) for one in worlds]
-            )
-            check([np.concatenate(targets)], expected(ranks, count * ranks, dtype, op))
-            for rank in range(ranks):
-                np.testing.assert_array_equal(sources[rank], data(rank, count * ranks, dtype))
+        for operation in Operation:
+            for name, count in product(names(operation), sizes(operation.value, ranks)):
+                case = Case(count, FLOAT, root=ranks - 1, algorithm=name)
+                await EVERY[operation.value](worlds, case)
 
 
-@pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("ranks", RANKS)
-async def test_all_gather_and_gather(ranks: int) -> None:
-    """All blocks in order: everywhere, or at the root."""
-    dtype = np.dtype(np.int16)
+@pytest.mark.parametrize("operation", [*REDUCING, *MOVING])
+async def test_64_mib(operation: str) -> None:
+    """The size that gradients have, in pieces as they are."""
+    ranks = 4
+    count = LARGE_BYTES // FLOAT.itemsize // (ranks if operation in BY_BLOCKS else 1)
     async with cluster(ranks) as worlds:
-        for count in SIZES:
-            sources = [data(rank, count, dtype) for rank in range(ranks)]
-            wanted = np.concatenate(sources)
-            targets = [np.zeros(count * ranks, dtype) for _ in range(ranks)]
-            await each([one.all_gather(sources[one.rank], targets[one.rank]) for one in worlds])
-            check(targets, wanted)
-            for root in range(ranks):
-                target = np.zeros(count * ranks, dtype)
-                await each(
-                    [
-                        one.gather(
-                            sources[one.rank], target if one.rank == root else None, root=root
-                        )
-                        for one in worlds
-                    ]
-                )
-                check([target], wanted)
+        await EVERY[operation](worlds, Case(count, FLOAT))
+
+
+@pytest.mark.parametrize("count", [16_385, 300_007])
+async def test_pieces_as_they_are(count: int) -> None:
+    """Between small and 64 MiB, where other algorithms are chosen, and other ways to write."""
+    async with cluster(4) as worlds:
+        for check in EVERY.values():
+            await check(worlds, Case(count, FLOAT))
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -165,117 +100,40 @@ async def test_all_gather_in_place(ranks: int) -> None:
         for rank, target in enumerate(targets):
             target[rank] = rank + 1
         await each(
-            [one.all_gather(targets[one.rank][one.rank], targets[one.rank]) for one in worlds]
+            world.all_gather(targets[world.rank][world.rank], targets[world.rank])
+            for world in worlds
         )
-        check(targets, np.repeat(np.arange(1, ranks + 1, dtype=np.float32), 1001).reshape(-1, 1001))
+        for target in targets:
+            assert (target == np.arange(1, ranks + 1)[:, None]).all()
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("ranks", RANKS)
-async def test_scatter(ranks: int) -> None:
-    """Every rank gets its block of what the root has."""
+async def test_reduce_scatter_in_place(ranks: int) -> None:
+    """The target may be the own block of the source."""
     async with cluster(ranks) as worlds:
-        for root in range(ranks):
-            for count in SIZES:
-                source = data(root, count * ranks, np.dtype(np.uint8))
-                targets = [np.zeros(count, np.uint8) for _ in range(ranks)]
-                await each(
-                    [
-                        one.scatter(
-                            source if one.rank == root else None, targets[one.rank], root=root
-                        )
-                        for one in worlds
-                    ]
-                )
-                check([np.concatenate(targets)], source)
-
-
-@pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("ranks", RANKS)
-async def test_all_to_all(ranks: int) -> None:
-    """Block r of every rank, in the order of who gave it."""
-    async with cluster(ranks) as worlds:
-        for count in SIZES:
-            sources = [data(rank, count * ranks, np.dtype(np.int64)) for rank in range(ranks)]
-            targets = [np.zeros(count * ranks, np.int64) for _ in range(ranks)]
-            await each([one.all_to_all(sources[one.rank], targets[one.rank]) for one in worlds])
-            for rank in range(ranks):
-                wanted = [source[rank * count : (rank + 1) * count] for source in sources]
-                check([targets[rank]], np.concatenate(wanted))
-
-
-@pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("ranks", RANKS)
-async def test_all_to_all_uneven(ranks: int) -> None:
-    """Blocks of different sizes, some of them empty, some large."""
-    counts = [[(3 * a + 5 * b) % 4 * 20_011 for b in range(ranks)] for a in range(ranks)]
-    async with cluster(ranks) as worlds:
-        sources = [data(rank, sum(counts[rank]), np.dtype(np.int32)) for rank in range(ranks)]
-        given = [[counts[a][b] for a in range(ranks)] for b in range(ranks)]
-        targets = [np.zeros(sum(given[rank]), np.int32) for rank in range(ranks)]
+        sources = [np.full((ranks, 1001), rank + 1, np.int32) for rank in range(ranks)]
         await each(
-            [
-                one.all_to_all(
-                    sources[one.rank],
-                    targets[one.rank],
-                    source_counts=counts[one.rank],
-                    target_counts=given[one.rank],
-                )
-                for one in worlds
-            ]
+            world.reduce_scatter(sources[world.rank], sources[world.rank][world.rank])
+            for world in worlds
         )
-        for rank in range(ranks):
-            starts = [sum(counts[a][:rank]) for a in range(ranks)]
-            wanted = [sources[a][start : start + counts[a][rank]] for a, start in enumerate(starts)]
-            check([targets[rank]], np.concatenate(wanted))
-
-
-@pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("ranks", RANKS)
-async def test_barrier(ranks: int) -> None:
-    """Nobody leaves before the last one has come."""
-    come: list[int] = []
-
-    async def do(one: Communicator) -> None:
-        for turn in range(3):
-            come.append(turn)
-            await one.barrier()
-            assert come.count(turn) == ranks
-
-    async with cluster(ranks) as worlds:
-        await each([do(one) for one in worlds])
+        for rank, source in enumerate(sources):
+            assert set(source[rank]) == {ranks * (ranks + 1) // 2}
 
 
 @pytest.mark.usefixtures("small_pieces")
 async def test_the_same_bits_from_run_to_run() -> None:
     """Floats are added in the same order, whoever comes first."""
-    results = []
+    results = set()
     for _ in range(2):
         async with cluster(3) as worlds:
-            arrays = [data(rank, 40_001, np.dtype(np.float32)) for rank in range(3)]
-            await each([one.all_reduce(arrays[one.rank]) for one in worlds])
-            results.append(arrays[0].tobytes())
-    assert results[0] == results[1]
+            results.add(await answers.all_reduce(worlds, Case(40_001, FLOAT)))
+    assert len(results) == 1
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("name", ["doubling", "ring"])
 async def test_an_exchange_of_more_pieces_than_slots(name: str) -> None:
     """Two ranks that send and reduce the same chunk do not wait for each other's last piece."""
-    dtype, count = np.dtype(np.float32), 40 * 1024
     async with cluster(2) as worlds:
-        arrays = [data(rank, count, dtype) for rank in range(2)]
-        await each([one.all_reduce(arrays[one.rank], algorithm=name) for one in worlds])
-        check(arrays, expected(2, count, dtype, ReduceOp.SUM))
-
-
-@pytest.mark.parametrize("count", [0, 1, 16_385, 300_007, 1_000_003, 16 << 20])
-async def test_pieces_as_they_are(count: int) -> None:
-    """From nothing to 64 MiB, the size that gradients have."""
-    async with cluster(4) as worlds:
-        arrays = [np.full(count, rank + 1, np.float32) for rank in range(4)]
-        for array in arrays:
-            array[::1001] += np.arange(len(array[::1001]), dtype=np.float32)
-        wanted: Array = reduce(np.add, arrays)
-        await each([one.all_reduce(arrays[one.rank]) for one in worlds])
-        check(arrays, wanted)
+        await answers.all_reduce(worlds, Case(40 * 1024, FLOAT, algorithm=name))
