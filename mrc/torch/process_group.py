@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -51,7 +52,22 @@ class ProcessGroupMrc(dist.ProcessGroup):
         """Return the name of the backend."""
         return "mrc"
 
-    # torch's base class asks the C++ backend of a group for its name, and this one has none.
+    # torch's base class asks the C++ backends of a group for devices and name; this one has none.
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Where its tensors are, which checkpoints ask."""
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Self:
+        """Return what works on the tensors of a device.
+
+        Raises:
+            RuntimeError: nothing does; torch's own kind, which its callers expect.
+        """
+        if device.type != "cpu":
+            raise RuntimeError(f"backend mrc takes tensors on the CPU, not on {device}")
+        return self
 
     def getGroupName(self) -> str:  # noqa: N802 - torch's name
         """Return the name by which torch finds the group."""

@@ -175,6 +175,10 @@ class Flat:
 
     def give_back(self) -> None:
         """Put what is there now into the tensors, if it is a copy."""
-        if self._copied:
+        if not self._copied:
+            return
+        # A tensor made in inference mode may be written to in that mode alone, and this is the
+        # loop's thread, which has a mode of its own. To all other tensors it makes no difference.
+        with torch.inference_mode():
             for tensor, part in self._parts():
                 tensor.copy_(part)

@@ -2,6 +2,8 @@
 
 The first group that is made joins all its ranks: rank 0 listens, and its address goes to the others
 through torch's store, under a key that counts the starts; so nobody finds that of an earlier one.
+With it goes a token of this start, without which rank 0 lets nobody in: what listens at an address
+that is out of date may be another job.
 A later group whose ranks are all in there is a subset of it; another one joins anew. When the last
 group has been left, its job and the thread end.
 """
@@ -12,6 +14,7 @@ import atexit
 import contextlib
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistStoreError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 import mrc
 from mrc.collectives import Bootstrap, Communicator, InterfaceList, World, interfaces, join
@@ -32,6 +35,7 @@ from mrc.errors import ConfigError, MrcError, PeerProtocolError, PeerUnreachable
 from mrc.torch.work import TELLERS
 
 _ERROR = "error: "
+_TOKEN_BYTES = 16
 
 
 @dataclass(slots=True)
@@ -163,6 +167,10 @@ def _key(start: int) -> str:
     return f"mrc/url/{start}"
 
 
+def _token_key(start: int) -> str:
+    return f"mrc/token/{start}"
+
+
 def _detect_s() -> float:
     """Return after how much silence a rank has failed: MRC_DETECT_S, the same on all ranks.
 
@@ -194,18 +202,23 @@ def _bootstrap(options: Any, ranks: Sequence[int], start: int, timeout_s: float)
     if rank:
         _wait(store, {_key(start): ranks[0]}, deadline_s, timeout_s)
         key = lock.key if lock is not None else None
-        return Bootstrap(url=_url(store, start, key), **settings)
+        url = _url(store, start, key)
+        return Bootstrap(url=url, run=store.get(_token_key(start)).decode(), **settings)
     try:
         host = _own_address(store, hosts)
     except MrcError as error:
         store.set(_key(start), f"{_ERROR}{error}")
         raise
 
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+
     def announce(url: mrc.Url) -> None:
+        # First what nobody waits for.
+        store.set(_token_key(start), token)
         store.set(_key(start), json.dumps([str(mrc.Url(url.address))]))
 
     url = mrc.Url(mrc.Address(host, 0), lock.key if lock is not None else None)
-    return Bootstrap(url=url, lock=lock, announce=announce, **settings)
+    return Bootstrap(url=url, lock=lock, run=token, announce=announce, **settings)
 
 
 def _own_address(store: Any, hosts: Sequence[str]) -> str:
@@ -259,8 +272,11 @@ def _wait(store: Any, keys: Mapping[str, int], deadline_s: float, timeout_s: flo
     try:
         left_s = max(deadline_s - time.monotonic(), 0.001)
         store.wait(list(keys), timedelta(seconds=left_s))
-    except DistStoreError as error:
+    except RuntimeError as error:
+        # `DistStoreError` is one; a store in a file raises nothing more special.
         missing = [str(rank) for key, rank in keys.items() if not store.check([key])]
+        if not missing:
+            return
         raise PeerUnreachable(
             f"rank {', '.join(missing)} said nothing through torch's store within {timeout_s:g} s:"
             " it has not begun, or makes its groups in another order"

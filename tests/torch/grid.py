@@ -434,7 +434,22 @@ def functional_ones() -> Iterator[tuple[str, Do]]:
         work.wait()
         return [tensor]
 
-    for each in (functions, function_of_blocks, scattered_memory, no_tensors_of_one_rank_alone):
+    @torch.inference_mode()
+    def inference(group: Any) -> list[Tensor]:
+        """Tensors that nobody may write to in another mode, such as that of the loop's thread."""
+        into = [torch.empty(3) for _ in range(parts())]
+        dist.all_gather(into, numbers(3, torch.float32), group=group)
+        said: list[Any] = [None] * parts()
+        dist.all_gather_object(said, dist.get_rank(), group=group)
+        return [*into, torch.tensor(said)]
+
+    for each in (
+        functions,
+        function_of_blocks,
+        scattered_memory,
+        no_tensors_of_one_rank_alone,
+        inference,
+    ):
         yield each.__name__, each
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, _make_nccl_premul_sum
+from torch._C._distributed_c10d import FileStore, HashStore, _make_nccl_premul_sum
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 import mrc
 import mrc.torch
+from mrc.collectives import Bootstrap, interfaces, join_blocking
 from mrc.errors import ConfigError
 from mrc.torch.tensors import Flat
+from mrc.torch.worlds import WORLDS
 
 # Some of the names are deprecated for others.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -92,6 +99,56 @@ def test_a_detection_timeout_that_is_none_is_refused(
     monkeypatch.delenv("MRC_DETECT_S")
     dist.init_process_group("mrc", rank=0, world_size=1, store=store)
     dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_rank_that_does_not_come_is_named(kind: str, tmp_path: Path) -> None:
+    """Whichever of torch's stores they would have met in."""
+    store = HashStore() if kind == "memory" else FileStore(str(tmp_path / "store"), 2)
+    with pytest.raises(mrc.MrcError, match=r"rank 1 said nothing.*within 0"):
+        dist.init_process_group(
+            "mrc", rank=0, world_size=2, store=store, timeout=timedelta(seconds=0.1)
+        )
+
+
+@pytest.mark.slow
+def test_nobody_comes_in_without_the_token_of_this_start() -> None:
+    """Such as a rank of another job, whose address for its rank 0 is out of date."""
+    store, seen = HashStore(), []
+
+    def come_in() -> None:
+        store.set("mrc/host/1/1", interfaces.host_identity())
+        store.wait(["mrc/url/1"], timedelta(seconds=10))
+        (url,) = json.loads(store.get("mrc/url/1"))
+        with pytest.raises(mrc.MrcError) as refused:
+            join_blocking(Bootstrap(rank=1, size=2, url=mrc.Url.parse(url), timeout_s=0.5))
+        seen.append(str(refused.value))
+
+    options = SimpleNamespace(store=store, group_rank=0, group_size=2, group_id="0")
+    options.global_ranks_in_group, options.timeout = [0, 1], timedelta(seconds=1.5)
+    with ThreadPoolExecutor() as others:
+        stranger = others.submit(come_in)
+        with pytest.raises(mrc.MrcError, match="rank 1 did not come"):
+            WORLDS.enter(options)
+        stranger.result()
+    assert "rank 0 belongs to another start of the job" in seen[0]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_group_says_which_devices_it_has() -> None:
+    """Checkpoints ask: whole state dicts, and saving in the background."""
+    group = dist.group.WORLD
+    assert group is not None
+    assert group._device_types == [torch.device("cpu")]  # noqa: SLF001 - as torch's own callers do
+    with pytest.raises(RuntimeError, match="on the CPU, not on cuda"):
+        group._get_backend(torch.device("cuda"))  # noqa: SLF001
+    model = torch.nn.Linear(2, 2)
+    whole: dict[str, Any] = {
+        name: torch.zeros_like(value) for name, value in model.state_dict().items()
+    }
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, whole, options=options)
+    assert not any(value.any() for value in model.state_dict().values())
 
 
 @pytest.mark.usefixtures("alone")
