@@ -128,22 +128,33 @@ class Worlds:
         return joined
 
     def leave(self, group: Group, *, gently: bool) -> None:
-        """End a group's communicator, and its job if it was the last one. Twice is once."""
-        communicator = group.communicator
+        """End a group's communicator, and its job if it was the last one. Twice is once.
+
+        What is under way then has `CLOSE_TIMEOUT_S` to come to its end: after Ctrl-C nobody waits
+        for ranks that do not come.
+        """
         with self._lock:
             joined = next((each for each in self._joined if group.name in each.groups), None)
             if joined is None or self._thread is None:
                 return
             joined.groups.discard(group.name)
-            ending = [communicator.close() if gently else communicator.abort()]
+            ending = [group.communicator]
             if not joined.groups:
                 self._joined.remove(joined)
-                ending.append(joined.world.close() if gently else joined.world.abort())
+                ending.append(joined.world)
             for each in ending:
-                with contextlib.suppress(CommunicatorClosed, MrcError):
-                    self._thread.call(each)
+                self._end(self._thread, each, gently=gently)
             self._stop_if_idle()
         TELLERS.wait(CLOSE_TIMEOUT_S)
+
+    @staticmethod
+    def _end(thread: LoopThread, communicator: Communicator, *, gently: bool) -> None:
+        with contextlib.suppress(CommunicatorClosed, MrcError, TimeoutError):
+            if gently:
+                with contextlib.suppress(TimeoutError):
+                    thread.call(communicator.close(), CLOSE_TIMEOUT_S)
+                    return
+            thread.call(communicator.abort(), CLOSE_TIMEOUT_S)
 
     def _stop_if_idle(self) -> None:
         if self._thread is not None and not self._joined:

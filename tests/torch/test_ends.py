@@ -70,3 +70,10 @@ def test_how_long_a_rank_may_be_silent_is_set_by_a_variable(jobs: Jobs) -> None:
         assert "rank 2 at" in said["said"]
         assert "silent on all paths for" in said["said"]
         assert said["after_s"] < 4, "that is nearly the default"
+
+
+def test_leaving_does_not_wait_for_who_does_not_come(jobs: Jobs) -> None:
+    """What is under way is given up after a while, and says so."""
+    first, _ = jobs.run("leaves", 2)
+    assert 0.5 <= first["after_s"] < 20
+    assert "destroyed meanwhile" in first["said"]

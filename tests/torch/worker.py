@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 import mrc.torch
+from mrc.torch import worlds
 from tests.torch import grid, training
 
 VICTIM = 2
@@ -245,6 +246,22 @@ def _dying(
     return {}
 
 
+def leaves() -> dict[str, Any]:
+    """Rank 0 leaves while an operation is under way to which rank 1 does not come."""
+    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no other way
+    if dist.get_rank():
+        store.wait(["left"])
+        return {}
+    vars(worlds)["CLOSE_TIMEOUT_S"] = 0.5
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    assert work is not None
+    started_s = time.monotonic()
+    dist.destroy_process_group()
+    after_s = time.monotonic() - started_s
+    store.set("left", "")
+    return {"after_s": after_s, "said": str(work.exception())}
+
+
 SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     each.__name__: each
     for each in (
@@ -261,6 +278,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
         dies_in_subgroup,
         dies_in_training,
         falls_silent,
+        leaves,
     )
 }
 
