@@ -78,7 +78,8 @@ class Door:
             reason = os.strerror(number) if number > 0 else str(error)
             raise LocalError(
                 number,
-                f"cannot listen on {address}: {reason}; choose another address or port",
+                f"cannot listen on {address}: {reason}; choose another address or port"
+                " (--listen HOST:PORT, for ranks MASTER_PORT)",
             ) from error
         return Address(*self._server.sockets[0].getsockname()[:2])
 

@@ -40,6 +40,7 @@ PROTOCOL = "mrc-collectives/1"
 ADDRESSES_MAX = 64
 """Of one rank: there is one a plane."""
 TOKEN_BYTES = 16
+TOKEN_CHARACTERS_MAX = 64
 WHY_CHARACTERS = 2000
 _RETRY_S_MIN, _RETRY_S_MAX = 0.05, 0.5
 _DIAL_TIMEOUT_S = 3.0
@@ -385,21 +386,29 @@ class _Other(_Side):
             )
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 answer = await qp.channel.receive()
+            return qp, token_untrusted(qp.peer, answer)
         except TimeoutError as error:
             qp.abort()
             raise PeerProtocolError(f"{qp.peer} does not say whether this rank may join") from error
         except BaseException:
             qp.abort()
             raise
-        match answer:
-            case {"joined": str(token)} if 0 < len(token) <= 64:
-                return qp, token
-            case {"refused": str(reason)}:
-                qp.abort()
-                raise PeerRefused(f"rank 0 refused: {reason:.500}", peer=qp.peer)
-            case _:
-                qp.abort()
-                raise PeerProtocolError(f"{qp.peer} is not rank 0 of a job", peer=qp.peer)
+
+
+def token_untrusted(peer: str, answer: dict[str, Any]) -> str:
+    """Read what rank 0 answers to who wants to join: the token of this start of the job.
+
+    Raises:
+        PeerRefused: it does not let this rank in, and says why.
+        PeerProtocolError: that is no answer.
+    """
+    match answer:
+        case {"joined": str(token)} if 0 < len(token) <= TOKEN_CHARACTERS_MAX:
+            return token
+        case {"refused": str(reason)}:
+            raise PeerRefused(f"rank 0 refused: {reason:.500}", peer=peer)
+        case _:
+            raise PeerProtocolError(f"{peer} is not rank 0 of a job", peer=peer)
 
 
 def urls_untrusted(rank: int, text: str) -> tuple[str, ...]:

@@ -103,13 +103,15 @@ class LocalStore:
         """Add to a number, which begins with 0, and return the sum.
 
         Raises:
-            PeerRefused: there is something else than a number, or the store is full.
+            PeerRefused: there is something else than a number, it has too many digits, or the store
+                is full.
         """
         try:
             total = int(self._values.get(key, "0")) + amount
+            text = str(total)
         except ValueError as error:
-            raise PeerRefused(f"store: {key!r:.80} is no number") from error
-        await self.set(key, str(total))
+            raise PeerRefused(f"store: {key!r:.80} is no number to add to") from error
+        await self.set(key, text)
         return total
 
     async def delete(self, key: str) -> None:

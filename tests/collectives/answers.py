@@ -320,5 +320,7 @@ MOVING: dict[str, Check] = {
     "send_and_receive": send_and_receive,
 }
 EVERY: dict[str, Check] = REDUCING | MOVING | {"barrier": barrier}
-BY_BLOCKS = frozenset(["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"])
+BY_BLOCKS = frozenset(
+    ["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all", "all_to_all_uneven"]
+)
 """Operations whose buffers on one side are as large as the blocks of all ranks together."""

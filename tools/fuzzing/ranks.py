@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,11 +37,17 @@ _HELLOS: tuple[Any, ...] = (
     {"token": _TOKEN, "context": "world", "rank": 1},
     {"join": joining.PROTOCOL, "rank": 1, "size": _RANKS, "run": ""},
 )
+_WELCOMES: tuple[Any, ...] = ({"joined": _TOKEN}, {"refused": "rank 1 is here already"})
+_SET_UP = {
+    "slots": {"va": 1 << 40, "r_key": 7, "length": SEGMENT_BYTES * SLOTS},
+    "segment_bytes": SEGMENT_BYTES,
+}
 _REQUESTS: tuple[Any, ...] = (
     {"id": 1, "set": "a", "value": "b"},
     {"id": 2, "get": "a"},
     {"id": 3, "add": "n", "amount": 5},
     {"id": 4, "delete": "a"},
+    {"id": 5, "set": "n", "value": "9" * sys.get_int_max_str_digits()},
 )
 _ANSWERS: tuple[Any, ...] = ({"id": 1, "value": "7"}, {"id": 1, "error": "no"})
 _NEWS: tuple[Any, ...] = (
@@ -62,7 +69,7 @@ _MESSAGES: tuple[Any, ...] = (
 def run(data: bytes) -> None:
     """Read the first byte as what the rest is."""
     feed = Feed(data)
-    part = feed.pick((_urls, _meet, _store, _ask, _hearts, _messages, _link))
+    part = feed.pick((_urls, _meet, _store, _ask, _hearts, _messages, _link, _welcome, _set_up))
     virtual_loop().run(part(feed))
 
 
@@ -88,16 +95,19 @@ async def _urls(feed: Feed) -> None:
 
 
 class _Channel:
-    """Notes what it is told, and has nothing to say."""
+    """Notes what it is told, and says what it is given, if anything."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.says: deque[Any] = deque()
 
     async def send(self, message: Any) -> None:
         self.told.append(json.loads(json.dumps(message)))
 
     async def receive(self) -> Any:
-        await asyncio.Event().wait()
+        if not self.says:
+            await asyncio.Event().wait()
+        return self.says.popleft()
 
 
 class _QueuePair:
@@ -160,6 +170,13 @@ def _mesh() -> Mesh:
     mesh = Mesh(cast("Any", None), cast("Any", _Listener()), _TOKEN)
     mesh.members = Membership(0, _URLS, _TOKEN)
     return mesh
+
+
+async def _welcome(feed: Feed) -> None:
+    """What rank 0 answers to who wants to join."""
+    with suppress(PeerError):
+        token = joining.token_untrusted("127.0.0.1:4000", _said(feed, _WELCOMES))
+        assert 0 < len(token) <= joining.TOKEN_CHARACTERS_MAX
 
 
 async def _meet(feed: Feed) -> None:
@@ -264,4 +281,16 @@ async def _link(feed: Feed) -> None:
         with suppress(PeerError):
             await link._hear_untrusted()  # noqa: SLF001
     assert 0 <= link._freed <= link._sent  # noqa: SLF001
+    link.abort()
+
+
+async def _set_up(feed: Feed) -> None:
+    """What a peer says of its slots."""
+    qp = _QueuePair()
+    qp.channel.says.append(_said(feed, (_SET_UP,)))
+    link = Link(cast("Any", qp))
+    with suppress(PeerError):
+        await link.set_up()
+        assert link._remote is not None  # noqa: SLF001
+        assert link._remote.length == SEGMENT_BYTES * SLOTS  # noqa: SLF001
     link.abort()
