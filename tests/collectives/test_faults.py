@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,13 @@ class Reordering:
         return self.below.receiver(*how)
 
 
-async def results(ranks: int = RANKS, **settings: Any) -> list[bytes]:
+FLOAT, INTEGER = np.dtype(np.float32), np.dtype(np.int64)
+
+
+async def results(
+    ranks: int = RANKS, *, types: Sequence[np.dtype[Any]] = (FLOAT, INTEGER), **settings: Any
+) -> list[bytes]:
     """Return what stands for the answers of every operation, each of them numpy's."""
-    types = np.dtype(np.float32), np.dtype(np.int64)
     async with cluster(ranks, **settings) as worlds:
         return [
             await EVERY[name](worlds, Case(count, dtype, root=ranks - 1))
@@ -114,7 +119,7 @@ async def test_every_fault_at_once(ranks: int) -> None:
     late = [
         Reordering(rank, chance=0.1, delay_s=0.002, below=faulty[rank]) for rank in range(ranks)
     ]
-    await results(ranks, sockets=lambda rank: late[rank])
+    await results(ranks, types=[FLOAT], sockets=lambda rank: late[rank])
     assert sum(sum(sockets.lost.values()) for sockets in faulty) > 0
     assert sum(sum(sockets.duplicated.values()) for sockets in faulty) > 0
     assert sum(sockets.delayed for sockets in late) > 0

@@ -60,9 +60,9 @@ async def test_movements(operation: str, ranks: int) -> None:
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("operation", ["reduce", "broadcast", "gather", "scatter", "barrier"])
 async def test_every_rank_may_be_the_root(operation: str, ranks: int) -> None:
-    """Small, and in many pieces."""
+    """Of one element, and of many."""
     async with cluster(ranks) as worlds:
-        for root, count in product(range(ranks), sizes(operation, ranks)):
+        for root, count in product(range(ranks), sizes(operation, ranks)[1::3]):
             await EVERY[operation](worlds, Case(count, FLOAT, root=root))
 
 
