@@ -163,10 +163,28 @@ class Mesh:
                 raise
             except PeerError:
                 # Many connect at once at the start, and a listener has places for so many only.
-                if loop.time() + _RETRY_S >= deadline:
+                if loop.time() + _RETRY_S >= deadline or not await self.listens(rank):
                     raise
                 await asyncio.sleep(_RETRY_S)
         raise AssertionError("a rank has at least one address")
+
+    async def listens(self, rank: int) -> bool:
+        """Tell whether a rank may be there: False where its host says that nobody listens.
+
+        A rank listens for as long as it is in the job. One that cannot be reached may be there.
+        """
+        for url in self.members.urls[rank]:
+            address = mrc.Url.parse(url).address
+            try:
+                async with asyncio.timeout(_ATTEMPT_TIMEOUT_S):
+                    _, writer = await asyncio.open_connection(address.host, address.port)
+            except ConnectionRefusedError:
+                continue
+            except (OSError, TimeoutError):
+                return True
+            writer.transport.abort()
+            return True
+        return False
 
     # Accepting.
 

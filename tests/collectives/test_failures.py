@@ -29,13 +29,15 @@ NOTICED_S_MAX = 10.0
 class Job:
     """The processes of all ranks."""
 
-    def __init__(self, scenario: str, *, ranks: int = RANKS, port: int | None = None) -> None:
+    def __init__(
+        self, scenario: str, *, ranks: int = RANKS, port: int | None = None, **settings: object
+    ) -> None:
         root = str(WORKER.parents[2])
         path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
         port = port or free_port()
         self.processes = []
         for rank in range(ranks):
-            names = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_PORT": port}
+            names = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_PORT": port, **settings}
             given = {name: str(value) for name, value in names.items()}
             self.processes.append(
                 subprocess.Popen(
@@ -91,6 +93,16 @@ def test_the_lowest_rank_may_die_as_well() -> None:
         assert (code, errors) == (0, "")
         assert said[0]["failed"] == 0
         assert said[1] == {"left": 3, "sum": 6, "ranks": [1, 2, 3]}
+
+
+def test_the_next_lowest_finds_out_at_once_who_died_with_the_lowest() -> None:
+    """Nobody listens there any more: the detection timeout is for who is silent."""
+    ended = Job("first_and_victim", DETECT_S=20).finish()
+    for rank in (1, 3):
+        code, said, errors = ended[rank]
+        assert (code, errors) == (0, "")
+        assert said[0]["failed"] in {0, VICTIM}
+        assert said[1] == {"left": 2, "sum": 3, "ranks": [1, 3]}
 
 
 def test_a_rank_that_ends_without_closing_does_not_hang() -> None:

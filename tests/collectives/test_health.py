@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mrc
-from mrc.collectives import RankFailed, World, health
+from mrc.collectives import Bootstrap, RankFailed, World, health, join
 from mrc.collectives.failures import Obituary
 from mrc.errors import PeerError, PeerProtocolError
-from tests.collectives.cluster import cluster, each
+from tests.collectives.cluster import bootstraps, cluster, each
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left"), pytest.mark.slow]
 
@@ -38,6 +38,7 @@ async def test_no_news_breaks_anything(news: list[dict[str, Any]]) -> None:
     one._size, one._me, one._closing = 4, 0, False
     one.failed, one.left, one.broken, one.watchers = {}, set(), {}, []
     one._hearts, one._asked, one._agreed, one._heard_ns = {}, {}, {}, {}
+    one._answers, one.given_up = {}, None
     for message in news:
         with contextlib.suppress(PeerProtocolError):
             one._hear_untrusted(1, message)
@@ -80,6 +81,91 @@ async def test_what_one_rank_finds_out_all_know() -> None:
             assert isinstance(error, RankFailed)
             assert error.rank == error.job_rank == 3
             assert "the test says so" in str(error)
+
+
+async def test_who_is_given_up_by_mistake_is_told() -> None:
+    """And does not take itself for the only one left."""
+    async with cluster(3) as worlds:
+        await each([world.barrier() for world in worlds])
+        worlds[0]._health.report(2, PeerError("the test says so"))  # noqa: SLF001
+        assert await names_itself(worlds[2])
+
+
+@pytest.mark.parametrize("silent", [0, 2])
+async def test_who_was_silent_for_too_long_is_told(silent: int) -> None:
+    """The lowest rank, which has all hearts, and another: as if a machine had stopped for a while.
+
+    The silent one says something every 12 s, which is too seldom for the others.
+    """
+    joining = [
+        join(start, detect_s=60.0 if start.rank == silent else 0.5) for start in bootstraps(3)
+    ]
+    worlds = await each(joining)
+    try:
+        for world in worlds:
+            if world.rank != silent:
+                error = await broken(world)
+                assert isinstance(error, RankFailed)
+                assert error.rank == silent
+        assert await names_itself(worlds[silent])
+    finally:
+        await each([world.abort() for world in worlds])
+
+
+async def names_itself(world: World) -> bool:
+    """Tell whether a rank says that it is out, and makes no group of its own."""
+    error = await broken(world)
+    for told in (error, *await asyncio.gather(world.survivors(), return_exceptions=True)):
+        assert isinstance(told, RankFailed)
+        assert "the others took this rank for dead" in str(told)
+        assert told.rank == told.job_rank == world.rank
+    return True
+
+
+async def test_words_that_cannot_be_printed_do_not_make_the_messenger_fail() -> None:
+    """What a rank says of another ends in a message, and is cleaned before it is told."""
+    async with cluster(3) as worlds:
+        worlds[1]._health.report(2, PeerError("one\ttwo\x1b[2J"))  # noqa: SLF001
+        error = await broken(worlds[0])
+        assert isinstance(error, RankFailed)
+        assert error.rank == 2
+        assert "one two [2J" in str(error)
+
+
+async def test_an_answer_that_only_some_heard_stays_the_answer() -> None:
+    """The lowest rank fails amid giving it: who has it asks no more, and tells the next one."""
+    async with cluster(4) as worlds:
+        await each([world.barrier() for world in worlds])
+        hearts = [world._health for world in worlds]  # noqa: SLF001
+        alive = [0, 1, 2, 3]
+        hearts[3]._hear_untrusted(0, {"agreed": "question", "ranks": alive})  # noqa: SLF001
+        await worlds[0].abort()
+        answers = await each([heart.agree("question", alive) for heart in hearts[1:3]])
+        assert answers == [alive, alive]
+
+
+async def test_who_leaves_at_once_has_been_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest rank waits for the hearts of all, and one has ended well before the last came."""
+    left = asyncio.Event()
+    watch, leave = health.Health._watch, health.Health._leave  # noqa: SLF001
+
+    async def watch_later(one: health.Health) -> None:
+        if one._me == 2:  # noqa: SLF001
+            await left.wait()
+        await watch(one)
+
+    def leave_loudly(one: health.Health, rank: int) -> None:
+        leave(one, rank)
+        left.set()
+
+    monkeypatch.setattr(health.Health, "_watch", watch_later)
+    monkeypatch.setattr(health.Health, "_leave", leave_loudly)
+
+    async def one(start: Bootstrap) -> int:
+        async with join(start) as world:
+            return world.rank
+
+    assert await each([one(start) for start in bootstraps(3)]) == [0, 1, 2]
 
 
 async def broken(world: World) -> BaseException | None:

@@ -21,7 +21,7 @@ from mrc import collectives
 from mrc.collectives import BlockingCommunicator
 
 VICTIM = 2
-DETECT_S = 1.0
+DETECT_S = float(os.environ.get("DETECT_S", "1"))
 LARGE = 4 << 20
 
 
@@ -102,6 +102,14 @@ def first(world: BlockingCommunicator) -> None:
     world.all_reduce(np.ones(1000, np.float32))
 
 
+def first_and_victim(world: BlockingCommunicator) -> None:
+    """Rank 0 dies, and with it one that the next lowest rank has not heard of yet."""
+    world.barrier()
+    if world.rank in {0, VICTIM}:
+        die()
+    world.all_reduce(np.ones(1000, np.float32))
+
+
 def exits(world: BlockingCommunicator) -> None:
     """The victim ends like a script that forgot to close; the others do not take that for death."""
     world.barrier()
@@ -119,7 +127,18 @@ def restarts(world: BlockingCommunicator) -> None:
 
 SCENARIOS: dict[str, Callable[[BlockingCommunicator], None]] = {
     scenario.__name__: scenario
-    for scenario in (before, inside, after, barrier, subgroup, silent, first, exits, restarts)
+    for scenario in (
+        before,
+        inside,
+        after,
+        barrier,
+        subgroup,
+        silent,
+        first,
+        first_and_victim,
+        exits,
+        restarts,
+    )
 }
 
 
