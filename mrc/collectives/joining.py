@@ -88,11 +88,13 @@ async def join(bootstrap: Bootstrap, endpoint: mrc.Endpoint) -> Joined:
         except TimeoutError as error:
             if not timer.expired():
                 raise
-            raise PeerUnreachable(
+            late = PeerUnreachable(
                 f"rank {bootstrap.rank}: the {bootstrap.size} ranks were not there within"
                 f" {seconds(bootstrap.timeout_s)}: {side.waiting_for()}",
                 peer=str(bootstrap.url.address),
-            ) from error
+            )
+            side.give_up(late)
+            raise late from error
         return Joined(mesh, store, stack.pop_all())
     raise AssertionError("the stack lets exceptions through")
 
@@ -106,6 +108,9 @@ class _Side:
         self.bootstrap = bootstrap
         self.endpoint = endpoint
         self.stack = stack
+
+    def give_up(self, error: MrcError) -> None:
+        """Tell the others, where that is possible, why there will be no job."""
 
     async def meet_hosts(self, store: Store, token: str) -> list[str]:
         """Tell which host this is, and return those of all ranks."""
@@ -147,18 +152,33 @@ class _First(_Side):
         self.guests: dict[int, asyncio.Task[None]] = {}
         self.complete = False
         self.failed = False
+        self.refused = ""
+        self.listener: mrc.Listener | None = None
 
     def waiting_for(self) -> str:
-        """Say who has not come."""
+        """Say who has not come, and who came that was not let in."""
         missing = set(range(1, self.bootstrap.size)) - set(self.guests)
-        return f"rank {', '.join(map(str, sorted(missing)))} did not come" if missing else "stuck"
+        if not missing:
+            return "stuck"
+        text = f"rank {', '.join(map(str, sorted(missing)))} did not come"
+        if self.refused:
+            text += f"; refused was {self.refused}"
+        strangers = self.listener.refused_handshakes if self.listener is not None else 0
+        if strangers:
+            text += f"; {strangers} times somebody who came was turned away: is the token the same?"
+        return text
+
+    def give_up(self, error: MrcError) -> None:
+        """Whatever the others wait for, this is what they get."""
+        self.failed = True
+        self.store.fail(error)
 
     async def join(self) -> tuple[Mesh, Store]:
         """Wait for all others."""
         bootstrap = self.bootstrap
         own = await asyncio.to_thread(interfaces.address_towards, *bootstrap.url.address)
         planes = self.planes(own)
-        listener = self.endpoint.listen(
+        listener = self.listener = self.endpoint.listen(
             str(self._listening_at(own)), planes=planes, lock=bootstrap.lock
         )
         await listener.__aenter__()
@@ -172,9 +192,7 @@ class _First(_Side):
                 await asyncio.to_thread(bootstrap.announce, url)
             mesh.members = await self._meet(own, planes, url.address)
         except MrcError as error:
-            # Whatever the others wait for, this is what they get.
-            self.failed = True
-            self.store.fail(error)
+            self.give_up(error)
             raise
         await self.store.set(f"{self.token}/complete", "")
         self.complete = True
@@ -220,6 +238,7 @@ class _First(_Side):
         """
         reason, rank = self._judge_untrusted(hello)
         if reason:
+            self.refused = f"{qp.peer}: {reason}"
             await qp.channel.send({"refused": reason})
             await qp.close()
             raise PeerRefused(reason, peer=qp.peer)
@@ -254,6 +273,9 @@ class _First(_Side):
         except MrcError as error:
             if not self.complete:
                 why = self.store.peek(f"{self.token}/why/{rank}") or str(error)
+                if len(self.guests) < self.bootstrap.size - 1:
+                    # It may have waited for less time than this rank.
+                    why += f"; {self.waiting_for()}"
                 self.store.fail(PeerLost(f"rank {rank} was lost at the start: {why}", peer=qp.peer))
         finally:
             qp.abort()

@@ -56,6 +56,19 @@ async def raised_by(starts: list[Bootstrap]) -> list[BaseException | Any]:
         return await asyncio.gather(*(one(start) for start in starts), return_exceptions=True)
 
 
+async def test_who_waits_for_rank_0_hears_whom_it_waited_for() -> None:
+    """When its time is over; and who came and was not let in is part of that."""
+    starts = bootstraps(4)
+    starts[0] = dataclasses.replace(starts[0], timeout_s=2.0)
+    wrong = dataclasses.replace(starts[2], size=5, timeout_s=1.0)
+    first, second, refused = await raised_by([starts[0], starts[1], wrong])
+    for error in (first, second):
+        assert isinstance(error, PeerError)
+        assert "rank 2, 3 did not come" in str(error)
+        assert "rank 0 expects ranks 1 to 3, not 2 of 5" in str(error)
+    assert isinstance(refused, PeerUnreachable)
+
+
 async def test_what_torchrun_sets_is_read() -> None:
     """Rank, size and rank 0's address; and what makes one start different from the next."""
     start = Bootstrap.from_environment(
