@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
-import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
@@ -189,7 +188,8 @@ class BlockingCommunicator:
             self.abort()
 
 
-_open: weakref.WeakSet[BlockingCommunicator] = weakref.WeakSet()
+_open: set[BlockingCommunicator] = set()
+"""Also those that nobody holds any more: a thread that runs while the interpreter ends crashes."""
 
 
 @atexit.register

@@ -11,7 +11,13 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from mrc.collectives import BlockingCommunicator, Bootstrap, CommunicatorClosed, join_blocking
+from mrc.collectives import (
+    BlockingCommunicator,
+    Bootstrap,
+    CommunicatorClosed,
+    blocking,
+    join_blocking,
+)
 from mrc.errors import ConfigError, PeerUnreachable
 from tests.collectives.cluster import bootstraps
 
@@ -128,6 +134,16 @@ def test_a_closed_one_is_refused() -> None:
     world.close()
     with pytest.raises(CommunicatorClosed):
         world.barrier()
+
+
+def test_one_that_nobody_holds_ends_with_the_process() -> None:
+    """A script may lose it in a function: it says goodbye all the same, and its thread ends."""
+    (start,) = bootstraps(1)
+    join_blocking(start)
+    gc.collect()
+    assert threads()
+    blocking._close_at_exit()  # noqa: SLF001 - what atexit calls
+    assert not threads()
 
 
 def test_a_start_that_fails_leaves_no_thread() -> None:
