@@ -11,12 +11,14 @@ import asyncio
 import itertools
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import mrc
 from mrc.collectives.failures import TEXT_CHARACTERS_MAX, LinkFailed
 from mrc.collectives.transfer import Bytes
 from mrc.errors import MrcError, PeerProtocolError
+
+V = TypeVar("V")
 
 WRITE_BYTES_MAX = 1 << 30
 """One write: MRC has 2^32 - 1."""
@@ -49,7 +51,8 @@ class PointToPoint:
         self._expected: dict[int, tuple[asyncio.Future[None], int]] = {}
         self._wishes: dict[int, deque[_Wish]] = {}
         self._wished = 0
-        self._news = asyncio.Event()
+        self._waiting: dict[int, deque[asyncio.Future[_Wish]]] = {}
+        """Sends without a receive yet, by tag, in the order of the calls."""
         self._error: LinkFailed | None = None
         self._reading = [
             asyncio.ensure_future(self._read(self._hear_next)),
@@ -102,18 +105,27 @@ class PointToPoint:
             raise LinkFailed(self._rank, error) from error
 
     async def _wish(self, tag: int) -> _Wish:
-        while True:
-            wishes = self._wishes.get(tag)
-            if wishes:
-                self._wished -= 1
-                wish = wishes.popleft()
-                if not wishes:
-                    del self._wishes[tag]
-                return wish
-            if self._error is not None:
-                raise self._error
-            self._news.clear()
-            await self._news.wait()
+        """Return the next receive of a tag; whoever called first gets the first one."""
+        wishes = self._wishes.get(tag)
+        if wishes:
+            self._wished -= 1
+            return _next_of(self._wishes, tag)
+        if self._error is not None:
+            raise self._error
+        turn: asyncio.Future[_Wish] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tag, deque()).append(turn)
+        return await turn
+
+    def _wish_came(self, tag: int, wish: _Wish) -> None:
+        while tag in self._waiting:
+            turn = _next_of(self._waiting, tag)
+            if not turn.done():
+                turn.set_result(wish)
+                return
+        if self._wished >= ASKED_MAX:
+            raise PeerProtocolError(f"{self.qp.peer} has {ASKED_MAX} receives waiting")
+        self._wished += 1
+        self._wishes.setdefault(tag, deque()).append(wish)
 
     async def _say(self, message: dict[str, Any]) -> None:
         try:
@@ -129,11 +141,14 @@ class PointToPoint:
                 await hear_next()
         except MrcError as error:
             self._error = self._error or LinkFailed(self._rank, error)
-            for future, _ in self._expected.values():
+            waiting: list[asyncio.Future[Any]] = [done for done, _ in self._expected.values()]
+            for turns in self._waiting.values():
+                waiting += turns
+            self._waiting.clear()
+            for future in waiting:
                 if not future.done():
                     future.set_exception(self._error)
                     future.exception()
-            self._news.set()
 
     async def _hear_next(self) -> None:
         self._hear_untrusted(await self.qp.channel.receive())
@@ -156,11 +171,7 @@ class PointToPoint:
                     remote = mrc.RemoteRegion.from_json_untrusted(place)
                     if remote.length != length:
                         raise PeerProtocolError(f"{length} bytes into a region of {remote.length}")
-                if self._wished >= ASKED_MAX:
-                    raise PeerProtocolError(f"{self.qp.peer} has {ASKED_MAX} receives waiting")
-                self._wished += 1
-                self._wishes.setdefault(tag, deque()).append(_Wish(number, length, remote))
-                self._news.set()
+                self._wish_came(tag, _Wish(number, length, remote))
             case {"empty": int(number)}:
                 self._finish_untrusted(number, 0)
             case {"refused": int(number), "why": str(why)} if len(why) <= TEXT_CHARACTERS_MAX:
@@ -205,3 +216,11 @@ class PointToPoint:
         for task in self._reading:
             task.cancel()
         await asyncio.gather(*self._reading, return_exceptions=True)
+
+
+def _next_of(queues: dict[int, deque[V]], tag: int) -> V:
+    """Take the first of a tag; a queue that is empty is not kept."""
+    first = queues[tag].popleft()
+    if not queues[tag]:
+        del queues[tag]
+    return first
