@@ -21,10 +21,13 @@ def elements_of(buffer: Any, dtype: DTypeLike | None = None, *, writable: bool =
         writable: it will be written to.
 
     Raises:
-        ConfigError: read-only, not contiguous, no buffer, or its size is no multiple of the
+        ConfigError: read-only, not contiguous, masked, no buffer, or its size is no multiple of the
             element's.
     """
-    array = buffer if isinstance(buffer, np.ndarray) else _from_buffer(buffer)
+    if isinstance(buffer, np.ma.MaskedArray):
+        raise ConfigError("a masked array: its mask would be lost; fill it first (.filled)")
+    # A matrix has two dimensions whatever is done to it; as an array it is the same memory.
+    array: Array = np.asarray(buffer if isinstance(buffer, np.ndarray) else _from_buffer(buffer))
     if not array.flags.c_contiguous:
         raise ConfigError(
             f"the array of shape {array.shape} is not contiguous; copy it first"
@@ -43,15 +46,14 @@ def elements_of(buffer: Any, dtype: DTypeLike | None = None, *, writable: bool =
     return flat.view(wanted)
 
 
-def _from_buffer(buffer: Any) -> Array:
+def _from_buffer(buffer: Any) -> memoryview:
     try:
         view = memoryview(buffer)
     except TypeError as error:
         raise ConfigError(f"{type(buffer).__name__} has no buffer; pass an array") from error
     if not view.c_contiguous:
         raise ConfigError("the buffer is not contiguous; copy it first")
-    array: Array = np.asarray(view)
-    return array
+    return view
 
 
 def even_cuts(count: int, parts: int) -> list[int]:

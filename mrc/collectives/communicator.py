@@ -15,9 +15,10 @@ communicator with `survivors`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
+from operator import index
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -259,9 +260,17 @@ class Communicator(Member):
         Args:
             color: which one; None: none, and None is returned.
             key: ranks in the new one are in the order of their keys, then of their ranks here.
+
+        Raises:
+            ConfigError: color or key is no number of 64 bits.
         """
+        try:
+            told = np.array([color is not None, index(color or 0), index(key)], np.int64)
+        except (TypeError, OverflowError) as error:
+            raise ConfigError(
+                f"split: color {color!r:.40}, key {key!r:.40}; both must be numbers of 64 bits"
+            ) from error
         child = next(self._children)
-        told = np.array([color is not None, color or 0, key], np.int64)
         all_told = np.empty(3 * self.size, np.int64)
         await self.all_gather(told, all_told)
         if color is None:
@@ -273,7 +282,7 @@ class Communicator(Member):
             if takes_part and its == color
         )
         ranks = [self.ranks[rank] for _, rank in members]
-        return self._child(f"{self._context}/{child}.{color}", ranks)
+        return self._child(f"{self._context}/#{child}.{told[1]}", ranks)
 
     def subset(self, ranks: Sequence[int], name: str) -> Communicator:
         """Make a communicator of some ranks, this one among them, without asking the others.
@@ -283,21 +292,26 @@ class Communicator(Member):
             name: the same on all of them, and another one each time.
 
         Raises:
-            ConfigError: this rank is not among them, or there is no such rank.
+            ConfigError: this rank is not among them, there is no such rank, or the name is too
+                long, or that of a communicator that is open.
         """
         if self.rank not in ranks or len(set(ranks)) < len(ranks):
             raise ConfigError(f"ranks {list(ranks)!r:.80}: rank {self.rank} must be one, once")
         if not all(0 <= rank < self.size for rank in ranks):
             raise ConfigError(f"ranks {list(ranks)!r:.80}; must be 0 to {self.size - 1}")
-        return self._child(f"{self._context}/{name}", [self.ranks[rank] for rank in ranks])
+        # Quoted, no name means what `split` or `survivors` makes, nor a subset of a subset.
+        context = f"{self._context}/{quote(name, safe='')}"
+        return self._child(context, [self.ranks[rank] for rank in ranks])
 
     async def survivors(self, *, timeout_s: float | None = None) -> Communicator:
         """Make a communicator of the ranks that are left; all that are must call it.
 
-        The operations under way here are ended first.
+        The operations under way here are ended first. Ranks whom all networks between them leave at
+        once cannot tell that from the death of the others: each side goes on by itself.
 
         Raises:
             OperationTimeout: a rank that is alive did not call it.
+            RankFailed: it is this one that the others have given up.
         """
         await self._stop()
         context = f"{self._context}+{next(self._children)}"
@@ -306,9 +320,13 @@ class Communicator(Member):
         try:
             async with timer:
                 while True:
-                    # The one that answers may be the next to fail.
-                    with contextlib.suppress(RankFailed):
+                    try:
                         ranks = await self._health.agree(context, list(self.ranks))
+                    except RankFailed as error:
+                        # The one that answers may be the next to fail.
+                        if error.job_rank == self.ranks[self.rank]:
+                            raise
+                    else:
                         return self._child(context, ranks)
         except TimeoutError as error:
             if not timer.expired():

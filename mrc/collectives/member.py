@@ -64,10 +64,24 @@ class Work(Generic[T]):
         Raises:
             MrcError: what went wrong.
         """
+        if self._task.cancelled():
+            raise self._ended()
         return self._task.result()
 
     def __await__(self) -> Generator[Any, None, T]:
-        return asyncio.shield(self._task).__await__()
+        try:
+            return (yield from asyncio.shield(self._task).__await__())
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if self._task.cancelled() and waiter is not None and not waiter.cancelling():
+                # Not the waiter was cancelled, and nothing above it should think so.
+                raise self._ended() from None
+            raise
+
+    def _ended(self) -> CommunicatorClosed:
+        return CommunicatorClosed(
+            f"{self.what}: the communicator was closed or destroyed meanwhile"
+        )
 
 
 class Member:
@@ -78,6 +92,9 @@ class Member:
         size: of the group.
         ranks: numbers of its members in the whole job.
         timeout_s: for an operation that says nothing else.
+
+    Raises:
+        ConfigError: the context is too long, or another member's that is open.
     """
 
     def __init__(
@@ -98,12 +115,15 @@ class Member:
         self._context = context
         self._links: dict[int, asyncio.Task[Link]] = {}
         self._lanes: dict[int, asyncio.Task[PointToPoint]] = {}
+        self._lane_turns: dict[int, asyncio.Lock] = {}
+        self._lane_context = f"p2p {context}"
         self._last: asyncio.Task[Any] | None = None
         self._running: set[asyncio.Task[Any]] = set()
         self._sequence = itertools.count()
         self._children = itertools.count()
         self._closed = False
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        mesh.begin(context)
         health.watchers.append(self._look)
         self._look()
 
@@ -235,12 +255,16 @@ class Member:
             self._broken.set_exception(error)
             # Perhaps nothing is under way.
             self._broken.exception()
-            if not isinstance(error, RankFailed):
+            if not isinstance(error, RankFailed) or error.job_rank in self._health.left:
+                # All hear of a failure, but only who needs it that a rank has left.
                 self._health.break_context(self._context, f"rank {self.rank}: {error}")
 
     def _look(self) -> None:
         """Look whether a member has failed, or given up."""
         if self._broken.done():
+            return
+        if self._health.given_up is not None:
+            self._break(RankFailed(self._health.given_up, self.rank))
             return
         why = self._health.broken.get(self._context)
         for rank, job_rank in enumerate(self.ranks):
@@ -258,7 +282,9 @@ class Member:
         return await self._opened(self._links, rank, self._context, self._open_link)
 
     async def _lane(self, rank: int) -> PointToPoint:
-        return await self._opened(self._lanes, rank, f"{self._context}/p2p", self._open_lane)
+        # In the order of the calls: a later one must not pass those that wait for it to open.
+        async with self._lane_turns.setdefault(rank, asyncio.Lock()):
+            return await self._opened(self._lanes, rank, self._lane_context, self._open_lane)
 
     async def _opened(
         self,
@@ -342,7 +368,7 @@ class Member:
             for each in there:
                 each.abort()
         self._mesh.let_go(self._context)
-        self._mesh.let_go(f"{self._context}/p2p")
+        self._mesh.let_go(self._lane_context)
 
     async def __aenter__(self) -> Self:
         return self

@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import mrc
-from mrc.errors import MrcError, PeerError, PeerNotTrusted, PeerProtocolError
+from mrc.errors import ConfigError, MrcError, PeerError, PeerNotTrusted, PeerProtocolError
 
 HELLO_TIMEOUT_S = 10.0
 HELD_MAX = 4096
 """Queue pairs that came before this rank asked for them: 16 KiB each, behind a lock 47."""
 CONTEXT_CHARACTERS_MAX = 256
+"""A communicator's is that of its parent and a name; one word in front says what a queue pair does
+in it."""
+NAME_CHARACTERS_MAX = 240
 CONNECT_TIMEOUT_S = 10.0
 _ATTEMPT_TIMEOUT_S = 3.0
 """For one address of a rank that has several: the network of one of them may be dead."""
@@ -93,6 +96,7 @@ class Mesh:
         self._known = asyncio.Event()
         self.on_join = on_join
         self._handlers: dict[str, OnConnection] = {}
+        self._begun: set[str] = set()
         self._first_token = first_token
         self._endpoint = endpoint
         self._listener = listener
@@ -255,8 +259,24 @@ class Mesh:
             except PeerProtocolError:
                 qp.abort()
 
+    def begin(self, context: str) -> None:
+        """Note that a context is in use, until `let_go`.
+
+        Raises:
+            ConfigError: it is already, or its name is too long.
+        """
+        if len(context) > NAME_CHARACTERS_MAX:
+            raise ConfigError(
+                f"communicator {context:.60}...: the names of it and of those it was made from have"
+                f" {len(context)} characters; at most {NAME_CHARACTERS_MAX}"
+            )
+        if context in self._begun:
+            raise ConfigError(f"communicator {context}: there is one of this name; close it first")
+        self._begun.add(context)
+
     def let_go(self, context: str) -> None:
         """Drop what came for a context that is over."""
+        self._begun.discard(context)
         for key in [key for key in self._held if key[0] == context]:
             self._held.pop(key).abort()
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -113,20 +115,21 @@ def reduce(group: Group, array: Array, reduction: Reduction, root: int) -> Job:
 
 def broadcast(group: Group, array: Array, root: int) -> Job:
     """Give all ranks what the root has."""
-    array = array.view(np.uint8)
-    plan, name = group.plan(Operation.BROADCAST, array.nbytes, root)
-    chunks = dict(enumerate(cut(array, even_cuts(array.size, plan.chunks))))
-    memory = Memory(array.dtype, _sizes(chunks), chunks if group.rank == root else {}, chunks)
-    return Job(f"broadcast of {array.size} bytes from {root} by {name}", plan, memory, array)
+    data = array.view(np.uint8)
+    plan, name = group.plan(Operation.BROADCAST, data.nbytes, root)
+    chunks = dict(enumerate(cut(data, even_cuts(data.size, plan.chunks))))
+    memory = Memory(data.dtype, _sizes(chunks), chunks if group.rank == root else {}, chunks)
+    return Job(f"broadcast of {data.size} bytes from {root} by {name}", plan, memory, array)
 
 
 def reduce_scatter(group: Group, source: Array, target: Array, reduction: Reduction) -> Job:
     """Combine the arrays of all ranks; rank r gets block r of the result.
 
     Raises:
-        ConfigError: `source` is not as large as the blocks of all ranks.
+        ConfigError: `source` is not as large as the blocks of all ranks, or overlaps `target`
+            elsewhere than in this rank's block.
     """
-    _check_blocks("reduce_scatter", source, target, group.ranks)
+    _check_blocks("reduce_scatter", source, target, group)
     plan, name = group.plan(Operation.REDUCE_SCATTER, source.nbytes)
     blocks = dict(enumerate(cut(source, even_cuts(source.size, group.ranks))))
     memory = Memory(source.dtype, _always(target.size), blocks, {group.rank: target})
@@ -144,9 +147,10 @@ def all_gather(group: Group, source: Array, target: Array) -> Job:
     """Give all ranks the blocks of all ranks, in order.
 
     Raises:
-        ConfigError: `target` is not as large as the blocks of all ranks.
+        ConfigError: `target` is not as large as the blocks of all ranks, or overlaps `source`
+            elsewhere than in this rank's block.
     """
-    _check_blocks("all_gather", target, source, group.ranks)
+    _check_blocks("all_gather", target, source, group)
     source, into = source.view(np.uint8), target.view(np.uint8)
     plan, name = group.plan(Operation.ALL_GATHER, into.nbytes)
     blocks = dict(enumerate(cut(into, even_cuts(into.size, group.ranks))))
@@ -159,7 +163,8 @@ def gather(group: Group, source: Array, target: Array | None, root: int) -> Job:
     """Give the root the blocks of all ranks, in order.
 
     Raises:
-        ConfigError: the root's `target` is not as large as the blocks of all ranks.
+        ConfigError: the root's `target` is not as large as the blocks of all ranks, or overlaps
+            `source` elsewhere than in its block.
     """
     given = source.view(np.uint8)
     plan, name = group.plan(Operation.GATHER, given.nbytes * group.ranks, root)
@@ -168,7 +173,7 @@ def gather(group: Group, source: Array, target: Array | None, root: int) -> Job:
     if group.rank != root or target is None:
         memory = Memory(given.dtype, _always(given.size), blocks, {})
         return Job(what, plan, memory)
-    _check_blocks("gather", target, source, group.ranks)
+    _check_blocks("gather", target, source, group)
     into = target.view(np.uint8)
     blocks = dict(enumerate(cut(into, even_cuts(into.size, group.ranks))))
     memory = Memory(given.dtype, _always(given.size), blocks, blocks)
@@ -179,7 +184,8 @@ def scatter(group: Group, source: Array | None, target: Array, root: int) -> Job
     """Give rank r block r of what the root has.
 
     Raises:
-        ConfigError: the root's `source` is not as large as the blocks of all ranks.
+        ConfigError: the root's `source` is not as large as the blocks of all ranks, or overlaps
+            `target` elsewhere than in its block.
     """
     into = target.view(np.uint8)
     plan, name = group.plan(Operation.SCATTER, into.nbytes * group.ranks, root)
@@ -187,7 +193,7 @@ def scatter(group: Group, source: Array | None, target: Array, root: int) -> Job
     if group.rank != root or source is None:
         memory = Memory(into.dtype, _always(into.size), {}, {group.rank: into})
         return Job(what, plan, memory, target)
-    _check_blocks("scatter", source, target, group.ranks)
+    _check_blocks("scatter", source, target, group)
     given = source.view(np.uint8)
     blocks = dict(enumerate(cut(given, even_cuts(given.size, group.ranks))))
     memory = Memory(into.dtype, _always(into.size), blocks, {})
@@ -211,8 +217,12 @@ def all_to_all(
         target_counts: elements of each rank.
 
     Raises:
-        ConfigError: the counts are not those of the arrays.
+        ConfigError: the counts are not those of the arrays, or these are of two types, or overlap.
     """
+    if source.dtype != target.dtype:
+        raise ConfigError(f"all_to_all: {source.dtype} into {target.dtype}; both must be the same")
+    if np.may_share_memory(source, target):
+        raise ConfigError("all_to_all: source and target overlap; what comes in would be sent on")
     plan, name = group.plan(Operation.ALL_TO_ALL, 0)
     given = cut(source, _cuts("source", source, source_counts, group.ranks))
     into = cut(target, _cuts("target", target, target_counts, group.ranks))
@@ -253,17 +263,26 @@ def _own_block(into: Array, given: Array) -> Callable[[], None]:
     """Return what puts a rank's own block in its place, where it is not there already."""
 
     def prepare() -> None:
-        if into.size and into.__array_interface__["data"] != given.__array_interface__["data"]:
+        if into.size and not _same_place(into, given):
             into[...] = given
 
     return prepare
 
 
-def _check_blocks(what: str, whole: Array, block: Array, ranks: int) -> None:
-    if whole.nbytes != block.nbytes * ranks or whole.dtype.itemsize != block.dtype.itemsize:
+def _same_place(one: Array, other: Array) -> bool:
+    return bool(one.__array_interface__["data"] == other.__array_interface__["data"])
+
+
+def _check_blocks(what: str, whole: Array, block: Array, group: Group) -> None:
+    if whole.size != block.size * group.ranks or whole.dtype != block.dtype:
         raise ConfigError(
-            f"{what}: {whole.size} {whole.dtype} are not {ranks} blocks of {block.size}"
+            f"{what}: {whole.size} {whole.dtype} are not {group.ranks} blocks of {block.size}"
             f" {block.dtype}"
+        )
+    own = whole[group.rank * block.size :]
+    if np.may_share_memory(whole, block) and not _same_place(own, block):
+        raise ConfigError(
+            f"{what}: source and target overlap, and not just in block {group.rank}, this rank's"
         )
 
 
@@ -274,9 +293,13 @@ def _cuts(what: str, array: Array, counts: Sequence[int] | None, ranks: int) -> 
                 f"all_to_all: {array.size} {what} elements for {ranks} ranks; give the counts"
             )
         return even_cuts(array.size, ranks)
-    if len(counts) != ranks or min(counts) < 0 or sum(counts) != array.size:
+    try:
+        cuts = [0, *accumulate(index(count) for count in counts)]
+    except TypeError:
+        cuts = []
+    if len(cuts) != ranks + 1 or cuts != sorted(cuts) or cuts[-1] != array.size:
         raise ConfigError(
             f"all_to_all: {what} counts {list(counts)!r:.80} are not {ranks} numbers that make"
             f" {array.size}"
         )
-    return [0, *np.cumsum(counts).tolist()]
+    return cuts

@@ -138,7 +138,7 @@ async def test_arguments_that_do_not_fit_are_refused() -> None:
             (lambda: world.all_reduce(two, algorithm="magic"), "there are doubling, ring"),
             (lambda: world.all_reduce(bytearray(3), dtype="int32"), "no whole number"),
             (lambda: world.all_reduce(bytearray(4), dtype="int31"), "no element type"),
-            (lambda: world.all_to_all(two, two, source_counts=[1]), "are not 1 numbers"),
+            (lambda: world.all_to_all(two, two.copy(), source_counts=[1]), "are not 1 numbers"),
             (lambda: world.all_to_all(two, three), "gives itself 2 elements"),
             (lambda: world.gather(two), "needs a target"),
             (lambda: world.scatter(None, two), "needs a source"),
