@@ -28,6 +28,7 @@ from mrc.errors import (
     PeerVersionError,
 )
 from mrc.lock import Key
+from mrc.text import printable
 from mrc.tls import (
     CHUNK_BYTES,
     RECORD_ALERT,
@@ -341,7 +342,7 @@ async def _unlock(plain: PlainStream, address: Address, key: Key, timeout_s: flo
     await channel.send({"token": key.token})
     answer = await channel.expect_untrusted(timeout_s)
     if answer.get("welcome") is not True:
-        reason = str(answer.get("refused", "it did not say why"))[:500]
+        reason = printable(str(answer.get("refused", "it did not say why")), 500)
         raise PeerRefused(f"{address} refused: {reason}", peer=str(address))
     return channel
 

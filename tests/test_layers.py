@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "mrc"
 
-SHARED = frozenset({"errors", "units"})
+SHARED = frozenset({"errors", "text", "units"})
 
 # For each part, the other parts it may import. Nothing points up; wire stands on nothing at all.
 MAY_IMPORT = {
@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "proto": SHARED | {"wire"},
     "wire": frozenset[str](),
     "errors": frozenset[str](),
+    "text": frozenset[str](),
     "units": frozenset({"errors"}),
 }
 

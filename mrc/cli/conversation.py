@@ -26,9 +26,9 @@ from mrc.cli.messages import (
     hello_untrusted,
     messages_untrusted,
 )
-from mrc.cli.names import printable
 from mrc.cli.progress import Progress
 from mrc.errors import MrcError, PeerProtocolError, TransportError
+from mrc.text import printable
 from mrc.units import format_bytes
 
 BEAT_S = 1.0

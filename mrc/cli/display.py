@@ -20,9 +20,9 @@ from rich.text import Text
 
 from mrc.cli.link import Link, PathCounters
 from mrc.cli.messages import Phase
-from mrc.cli.names import printable
 from mrc.cli.progress import Progress, RateMeter
 from mrc.cli.stall import STALL_NS, stall_reason
+from mrc.text import printable
 from mrc.units import NS_PER_S, format_bps, format_bytes, format_ns
 
 TICK_S = 0.25

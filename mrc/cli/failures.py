@@ -9,7 +9,6 @@ import errno
 import signal
 from enum import IntEnum, StrEnum
 
-from mrc.cli.names import printable
 from mrc.errors import (
     ConfigError,
     LocalError,
@@ -19,6 +18,7 @@ from mrc.errors import (
     PeerVersionError,
     TransportError,
 )
+from mrc.text import printable
 
 
 class ExitCode(IntEnum):

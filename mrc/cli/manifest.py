@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mrc.cli.names import link_target_untrusted, path_parts_untrusted, printable
+from mrc.cli.names import link_target_untrusted, path_parts_untrusted
 from mrc.errors import PeerProtocolError
+from mrc.text import printable
 
 ENTRIES_MAX = 1 << 18
 """Most files, folders and links in one transfer: about 100 MB of names and bookkeeping a side."""

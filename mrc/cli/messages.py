@@ -27,8 +27,9 @@ from typing import Any, ClassVar, TypeVar
 
 from mrc.cli.failures import AbortCode
 from mrc.cli.manifest import ENTRIES_MAX, FILE_BYTES_MAX
-from mrc.cli.names import COMPONENT_BYTES_MAX, printable
+from mrc.cli.names import COMPONENT_BYTES_MAX
 from mrc.errors import PeerProtocolError, PeerVersionError
+from mrc.text import printable
 
 SERVICE = "mrc-file"
 VERSION = 1

@@ -1,4 +1,4 @@
-"""Names of files as they travel: what a peer may call something, and how it is shown to a person.
+"""Names of files as they travel: what a peer may call something.
 
 Pure text: this module never looks at a file system. What it lets through has no way out of the
 output folder by its spelling; `store` makes sure that links on the disk are no way out either.
@@ -10,6 +10,7 @@ import hashlib
 import os
 
 from mrc.errors import PeerProtocolError
+from mrc.text import printable
 
 PATH_BYTES_MAX = 4096
 """Longest relative path a peer may name, as the kernel's PATH_MAX."""
@@ -22,27 +23,6 @@ DEPTH_MAX = 128
 
 PART_SUFFIX = ".mrc-part"
 JOURNAL_SUFFIX = ".mrc-journal"
-
-SHOWN_CHARACTERS_MAX = 200
-"""A peer's text longer than this is cut when shown: a terminal line is for people."""
-
-
-def printable(text: str, characters_max: int = SHOWN_CHARACTERS_MAX) -> str:
-    """Make text from a peer or a disk safe to show: no control codes, no broken characters."""
-    shown = "".join(
-        character if character.isprintable() else _escaped(character) for character in text
-    )
-    if len(shown) > characters_max:
-        return shown[: characters_max - 1] + "…"
-    return shown
-
-
-def _escaped(character: str) -> str:
-    """Spell one character that a terminal must not get: a raw byte as the byte it stands for."""
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{{{code:x}}}"
 
 
 def path_parts_untrusted(path: str) -> tuple[str, ...]:

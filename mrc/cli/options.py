@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import click
 
 import mrc
-from mrc.cli.names import printable
 from mrc.errors import ConfigError
+from mrc.text import printable
 from mrc.units import NS_PER_S
 
 CONTROL_PORT = 18515

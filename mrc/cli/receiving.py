@@ -30,12 +30,12 @@ from mrc.cli.messages import (
     Resume,
     Stored,
 )
-from mrc.cli.names import printable
 from mrc.cli.part import MappedPart, hash_existing
 from mrc.cli.progress import FileResult, Progress
 from mrc.cli.store import Folder, Standing
 from mrc.cli.worker import DRAIN_S, Worker
 from mrc.errors import PeerProtocolError
+from mrc.text import printable
 
 OPEN_FILES = 64
 """Files opened ahead, so that small ones do not wait for one another. Three descriptors each."""

@@ -14,7 +14,6 @@ import mrc
 from mrc.cli.addresses import reachable_host
 from mrc.cli.failures import ExitCode, OutputClosed, PeerStopped
 from mrc.cli.locks import LockWishes, lock_options
-from mrc.cli.names import printable
 from mrc.cli.options import (
     CONTROL_PORT,
     AddressType,
@@ -35,6 +34,7 @@ from mrc.cli.session import (
 from mrc.cli.stream_io import DescriptorOutput, Output
 from mrc.cli.transfer import FolderSink, receive
 from mrc.errors import ConfigError, PeerError, TransportError
+from mrc.text import printable
 
 COMMAND = "mrc-recv"
 TRANSFERS_MAX = 16

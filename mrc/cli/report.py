@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mrc.cli.failures import ExitCode
-from mrc.cli.names import printable
 from mrc.cli.progress import FileResult, Progress
+from mrc.text import printable
 from mrc.units import NS_PER_S, format_bps, format_bytes
 
 SCHEMA_VERSION = 1

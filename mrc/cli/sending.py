@@ -31,11 +31,11 @@ from mrc.cli.messages import (
     Resume,
     Stored,
 )
-from mrc.cli.names import printable
 from mrc.cli.progress import FileResult, Progress
 from mrc.cli.source import Listing, SourceFile
 from mrc.cli.worker import Worker
 from mrc.errors import PeerProtocolError
+from mrc.text import printable
 
 BLOCK_BYTES = 16 << 20
 """One write-with-immediate. Large enough that what is done once a block costs nothing; small

@@ -23,10 +23,10 @@ import click
 from mrc.cli.display import Display, Style
 from mrc.cli.failures import ExitCode, Interrupted, OutputClosed, exit_code, file_trouble
 from mrc.cli.link import Link
-from mrc.cli.names import printable
 from mrc.cli.progress import Progress
 from mrc.cli.report import TransferReport, document, failure, summary
 from mrc.errors import ConfigError, MrcError
+from mrc.text import printable
 
 DISTRIBUTION = "mrc-transport"
 LINE_CHARACTERS_MAX = 2000

@@ -22,8 +22,9 @@ from mrc.cli.manifest import (
     Entry,
     Kind,
 )
-from mrc.cli.names import is_reserved, link_objection, path_objection, printable
+from mrc.cli.names import is_reserved, link_objection, path_objection
 from mrc.errors import ConfigError
+from mrc.text import printable
 
 
 @dataclass(slots=True)

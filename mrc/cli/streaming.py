@@ -27,11 +27,12 @@ from mrc.cli.messages import (
     Phase,
     Stored,
 )
-from mrc.cli.names import path_parts_untrusted, printable
+from mrc.cli.names import path_parts_untrusted
 from mrc.cli.progress import FileResult, Progress
 from mrc.cli.stream_io import Input, Output
 from mrc.cli.worker import DRAIN_S, Worker
 from mrc.errors import PeerProtocolError
+from mrc.text import printable
 
 STREAM_BLOCK_BYTES = 2 << 20
 RING_BYTES = 32 << 20

@@ -32,6 +32,7 @@ from mrc.collectives.failures import (
 )
 from mrc.collectives.mesh import CONTEXT_CHARACTERS_MAX, Mesh
 from mrc.errors import MrcError, PeerError, PeerProtocolError, QueuePairClosed
+from mrc.text import printable
 from mrc.units import NS_PER_S
 
 V = TypeVar("V")
@@ -133,8 +134,7 @@ class Health:
             error: how this rank found out.
             qp: to that rank, if there is one: the state of its paths is told too.
         """
-        why = "".join(each if each.isprintable() else " " for each in str(error))
-        why = why[:TEXT_CHARACTERS_MAX]
+        why = printable(str(error), TEXT_CHARACTERS_MAX)
         address, heard = self._mesh.members.address(rank), self._heard_ago_ns(rank)
         if qp is None:
             self._bury(Obituary(rank, address, why, heard))
@@ -361,7 +361,7 @@ class Health:
             case {"broken": str(context), "why": str(why)} if (
                 len(context) <= CONTEXT_CHARACTERS_MAX and len(why) <= TEXT_CHARACTERS_MAX
             ):
-                self.break_context(context, why)
+                self.break_context(context, printable(why, TEXT_CHARACTERS_MAX))
             case {"agree": str(context), "ranks": list(ranks)} if len(
                 context
             ) <= CONTEXT_CHARACTERS_MAX and self._are_ranks(ranks):

@@ -22,7 +22,7 @@ from typing import Any
 import mrc
 from mrc.collectives import interfaces
 from mrc.collectives.bootstrap import Bootstrap
-from mrc.collectives.failures import seconds
+from mrc.collectives.failures import TEXT_CHARACTERS_MAX, seconds
 from mrc.collectives.mesh import Membership, Mesh, same_text
 from mrc.collectives.store import LocalStore, RemoteStore, Store
 from mrc.errors import (
@@ -35,6 +35,7 @@ from mrc.errors import (
     PeerRefused,
     PeerUnreachable,
 )
+from mrc.text import printable
 
 PROTOCOL = "mrc-collectives/1"
 ADDRESSES_MAX = 64
@@ -428,7 +429,8 @@ def token_untrusted(peer: str, answer: dict[str, Any]) -> str:
         case {"joined": str(token)} if 0 < len(token) <= TOKEN_CHARACTERS_MAX:
             return token
         case {"refused": str(reason)}:
-            raise PeerRefused(f"rank 0 refused: {reason:.500}", peer=peer)
+            reason = printable(reason, TEXT_CHARACTERS_MAX)
+            raise PeerRefused(f"rank 0 refused: {reason}", peer=peer)
         case _:
             raise PeerProtocolError(f"{peer} is not rank 0 of a job", peer=peer)
 

@@ -17,6 +17,7 @@ import mrc
 from mrc.collectives.failures import TEXT_CHARACTERS_MAX, LinkFailed
 from mrc.collectives.transfer import Bytes
 from mrc.errors import MrcError, PeerProtocolError
+from mrc.text import printable
 
 V = TypeVar("V")
 
@@ -177,9 +178,8 @@ class PointToPoint:
             case {"refused": int(number), "why": str(why)} if len(why) <= TEXT_CHARACTERS_MAX:
                 future, _ = self._expected.get(number, (None, 0))
                 if future is not None and not future.done():
-                    future.set_exception(
-                        LinkFailed(self._rank, PeerProtocolError(why, peer=self.qp.peer))
-                    )
+                    refusal = PeerProtocolError(printable(why), peer=self.qp.peer)
+                    future.set_exception(LinkFailed(self._rank, refusal))
             case _:
                 raise PeerProtocolError(f"{self.qp.peer} said {message!r:.80}", peer=self.qp.peer)
 

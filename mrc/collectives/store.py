@@ -18,7 +18,9 @@ import asyncio
 import contextlib
 from typing import Any, Protocol
 
+from mrc.collectives.failures import TEXT_CHARACTERS_MAX
 from mrc.errors import MrcError, PeerProtocolError, PeerRefused
+from mrc.text import printable
 
 KEYS_MAX = 1 << 16
 KEY_CHARACTERS_MAX = 512
@@ -270,7 +272,8 @@ class RemoteStore:
             case {"id": int(number), "error": str(text)}:
                 future = self._asked.get(number)
                 if future is not None and not future.done():
-                    future.set_exception(PeerRefused(f"rank 0: {text:.500}"))
+                    text = printable(text, TEXT_CHARACTERS_MAX)
+                    future.set_exception(PeerRefused(f"rank 0: {text}"))
             case _:
                 raise PeerProtocolError(f"store: no answer: {answer!r:.80}")
 

@@ -25,7 +25,6 @@ from types import UnionType
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 import mrc
-from mrc.cli.names import printable
 from mrc.errors import PeerError, PeerProtocolError, PeerRefused, PeerVersionError
 from mrc.perf.measures import ReceiverFigures, SenderFigures
 from mrc.perf.settings import (
@@ -36,6 +35,7 @@ from mrc.perf.settings import (
     QPS_MAX,
     Kind,
 )
+from mrc.text import printable
 
 SERVICE = "mrc-perf"
 VERSION = 1

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import click
 
-from mrc.cli.names import printable
 from mrc.cli.options import (
     CONTROL_PORT,
     MTU_CHOICES,
@@ -42,6 +41,7 @@ from mrc.perf.settings import (
     SIZE_DEFAULT,
     WARM_UP_OPERATIONS_MAX,
 )
+from mrc.text import printable
 from mrc.units import format_bytes, parse_bytes
 
 PATHS_DEFAULT = 16

@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Self
 
 from mrc.cli.failures import ExitCode
-from mrc.cli.names import printable
 from mrc.errors import ConfigError, PeerUnreachable
 from mrc.perf.parts import within
+from mrc.text import printable
 
 START_TIMEOUT_S = 30.0
 """For its URL: on a busy machine the imports alone can take seconds."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from mrc.cli.names import printable
 from mrc.perf.conversation import TEXT_CHARACTERS_MAX
 from mrc.perf.report import Report, SizeReport
 from mrc.perf.settings import Kind
+from mrc.text import printable
 from mrc.units import NS_PER_US, format_bytes
 
 _BANDWIDTH = ("MsgSize", "TotalOps", "BW_avg(Gbps)", "MsgRate(Mpps)")

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import mrc
 from mrc.cli.failures import PeerSilent
-from mrc.cli.names import printable
 from mrc.errors import MrcError, PeerProtocolError, PeerVersionError, TransportError
 from mrc.perf.conversation import (
     TEXT_CHARACTERS_MAX,
@@ -21,6 +20,7 @@ from mrc.perf.conversation import (
     to_json,
 )
 from mrc.perf.parts import while_progressing, within
+from mrc.text import printable
 
 WORKING_S = 1.0
 """Between two words that this side still works, or a quarter of its own time-out."""

@@ -1,4 +1,4 @@
-"""Names a peer may use, and how they are shown."""
+"""Names a peer may use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from mrc.cli.names import (
     link_target_untrusted,
     part_name,
     path_parts_untrusted,
-    printable,
 )
 from mrc.errors import PeerProtocolError
 
@@ -120,16 +119,3 @@ def test_unfinished_files_have_names_nobody_else_may_use() -> None:
     assert all(is_reserved(name) for name in made)
     assert all(len(os.fsencode(name)) <= COMPONENT_BYTES_MAX for name in made)
     assert len(set(made)) == len(made)
-
-
-@given(st.text())
-def test_shown_text_cannot_steer_a_terminal(text: str) -> None:
-    """Whatever a peer calls a file, what is printed has no control codes and an end."""
-    shown = printable(text)
-    assert shown.isprintable() or shown == ""
-    assert len(shown) <= 200
-
-
-def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:
-    """A name that is no UTF-8 can still be recognised."""
-    assert printable(os.fsdecode(b"a\xff\x1b[2J")) == "a\\xff\\x1b[2J"

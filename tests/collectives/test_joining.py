@@ -16,7 +16,14 @@ import pytest
 import mrc
 from mrc import collectives
 from mrc.collectives import Bootstrap, InterfaceList, interfaces, joining
-from mrc.errors import ConfigError, LocalError, MrcError, PeerError, PeerUnreachable
+from mrc.errors import (
+    ConfigError,
+    LocalError,
+    MrcError,
+    PeerError,
+    PeerRefused,
+    PeerUnreachable,
+)
 from tests.collectives.cluster import bootstraps, each, free_port
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left"), pytest.mark.slow]
@@ -67,6 +74,13 @@ async def test_who_waits_for_rank_0_hears_whom_it_waited_for() -> None:
         assert "rank 2, 3 did not come" in str(error)
         assert "rank 0 expects ranks 1 to 3, not 2 of 5" in str(error)
     assert isinstance(refused, PeerUnreachable)
+
+
+async def test_words_of_a_refusal_cannot_steer_a_terminal() -> None:
+    """They are the other's, whoever that is."""
+    with pytest.raises(PeerRefused, match=r"refused: no\\x1b\[2J") as caught:
+        joining.token_untrusted("peer", {"refused": "no\x1b[2J"})
+    assert str(caught.value).isprintable()
 
 
 async def test_what_torchrun_sets_is_read() -> None:

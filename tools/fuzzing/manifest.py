@@ -24,11 +24,12 @@ from mrc.cli.messages import (
     messages_untrusted,
     to_json,
 )
-from mrc.cli.names import path_parts_untrusted, printable
+from mrc.cli.names import path_parts_untrusted
 from mrc.cli.part import MappedPart
 from mrc.cli.store import Folder
 from mrc.cli.streaming import stream_name_untrusted
 from mrc.errors import PeerProtocolError, PeerVersionError
+from mrc.text import printable
 
 _BLOCK_BYTES = 64 << 10
 _ENTRIES_MAX = 8

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Self
 
 from mrc.cli.failures import ExitCode
-from mrc.cli.names import printable
 from mrc.errors import ConfigError, MrcError, TransportError
 from mrc.perf.own_listener import UNTIL_EOF
+from mrc.text import printable
 
 END_TIMEOUT_S = 10.0
 """For a rank to end by itself once all is done."""

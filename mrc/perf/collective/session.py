@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from mrc.cli.failures import ExitCode
-from mrc.cli.names import printable
 from mrc.perf.collective.exercise import in_place
 from mrc.perf.collective.figures import (
     HEADING,
@@ -16,6 +15,7 @@ from mrc.perf.collective.figures import (
 from mrc.perf.collective.measuring import Where
 from mrc.perf.collective.settings import CollectivePlan
 from mrc.perf.session import PerfSession
+from mrc.text import printable
 
 
 class CollectiveSession(PerfSession):
