@@ -12,7 +12,6 @@ alive for the others while the caller computes. It ends with the communicator, o
 from __future__ import annotations
 
 import atexit
-import concurrent.futures
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
@@ -50,10 +49,7 @@ class BlockingWork(Generic[T]):
         async def waited() -> T:
             return await self._work
 
-        try:
-            return self._thread.call(waited(), timeout_s)
-        except concurrent.futures.CancelledError as error:
-            raise CommunicatorClosed(f"{self.what}: the communicator was closed") from error
+        return self._thread.call(waited(), timeout_s)
 
     def add_done_callback(self, callback: Callable[[BlockingWork[T]], None]) -> None:
         """Call something, in the other thread, when it is over."""

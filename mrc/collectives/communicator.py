@@ -25,7 +25,7 @@ from numpy.typing import DTypeLike
 
 from mrc.collectives import operations
 from mrc.collectives.buffers import elements_of
-from mrc.collectives.failures import OperationTimeout, RankFailed, seconds
+from mrc.collectives.failures import OperationBroken, OperationTimeout, RankFailed, seconds
 from mrc.collectives.member import Member, Work
 from mrc.collectives.operations import Group
 from mrc.collectives.point_to_point import TAG_BITS
@@ -190,7 +190,8 @@ class Communicator(Member):
             source: what this rank gives: a block for each rank.
             target: where what it gets goes; not the same memory.
             source_counts: elements for each rank; None: all the same.
-            target_counts: elements from each rank; None: all the same.
+            target_counts: elements from each rank; None: all the same. They must be what the others
+                give: 0 here and something there, or the other way round, shows by the timeout only.
             algorithm: by name.
             timeout_s: from when its turn has come.
         """
@@ -231,7 +232,7 @@ class Communicator(Member):
         async def sent() -> None:
             await (await self._lane(to)).send(data, tag)
 
-        return self._begin_alone(f"send of {data.size} bytes to rank {to}", sent(), to, timeout_s)
+        return self._begin_alone(f"send of {data.size} bytes to rank {to}", sent, to, timeout_s)
 
     def receive(
         self, buffer: Any, source: int, *, tag: int = 0, timeout_s: float | None = None
@@ -244,7 +245,7 @@ class Communicator(Member):
             await (await self._lane(source)).receive(memory, tag)
 
         what = f"receive of {memory.size} bytes from rank {source}"
-        return self._begin_alone(what, received(), source, timeout_s)
+        return self._begin_alone(what, received, source, timeout_s)
 
     def _check_peer(self, rank: int, tag: int) -> None:
         if not 0 <= rank < self.size or rank == self.rank:
@@ -306,14 +307,17 @@ class Communicator(Member):
     async def survivors(self, *, timeout_s: float | None = None) -> Communicator:
         """Make a communicator of the ranks that are left; all that are must call it.
 
-        The operations under way here are ended first. Ranks whom all networks between them leave at
-        once cannot tell that from the death of the others: each side goes on by itself.
+        The operations under way here are ended first, and with them this communicator. Ranks whom
+        all networks between them leave at once cannot tell that from the death of the others: each
+        side goes on by itself.
 
         Raises:
             OperationTimeout: a rank that is alive did not call it.
             RankFailed: it is this one that the others have given up.
         """
-        await self._stop()
+        if self._running:
+            self._break(OperationBroken("what was under way was ended by `survivors`"))
+            await asyncio.wait(set(self._running))
         context = f"{self._context}+{next(self._children)}"
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         timer = asyncio.timeout(limit_s)
@@ -337,7 +341,14 @@ class Communicator(Member):
 
     def _child(self, context: str, ranks: Sequence[int]) -> Communicator:
         self._check_open()
-        return Communicator(self._mesh, self._health, context, ranks, timeout_s=self.timeout_s)
+        return Communicator(
+            self._mesh,
+            self._health,
+            context,
+            ranks,
+            timeout_s=self.timeout_s,
+            family=self._family,
+        )
 
     def _group(self, algorithm: str | None) -> Group:
         return Group(self.rank, self.size, algorithm)

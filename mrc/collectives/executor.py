@@ -188,7 +188,10 @@ class Execution:
                 peers.setdefault(step.peer, []).append(stage)
 
     async def run(self) -> None:
-        """Do it; done when all chunks are where they belong, here and as far as sent from here.
+        """Do it; done when all chunks are where they belong here, and so are those sent from here.
+
+        Those that were copied to be sent may still be on their way. Whatever becomes of it, nobody
+        can write to the chunks afterwards.
 
         Raises:
             LinkFailed: a peer is gone, or does something else.
@@ -205,9 +208,18 @@ class Execution:
                 jobs.append(_of(peer, self._offer(peer, direct)))
             jobs.append(_of(peer, self._take(peer, stages)))
         jobs += [_of(peer, self._send(peer, stages)) for peer, stages in self._sending.items()]
-        await _together(jobs, self._failed)
-        for peer, posted in self._posted:
-            await _of(peer, posted)
+        try:
+            await _together(jobs, self._failed)
+            for peer, posted in self._posted:
+                await _of(peer, posted)
+        finally:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Take back the places that peers were told and have not filled."""
+        for place in self._places.values():
+            if place.done() and not place.cancelled():
+                place.result().deregister()
 
     def waiting_for(self) -> list[int]:
         """Return the peers that have not done all of their part yet."""

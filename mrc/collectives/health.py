@@ -366,16 +366,21 @@ class Health:
                 context
             ) <= CONTEXT_CHARACTERS_MAX and self._are_ranks(ranks):
                 self._on_agree(rank, context, ranks)
-            case {"agreed": str(context), "ranks": list(ranks)} if len(
-                context
-            ) <= CONTEXT_CHARACTERS_MAX and self._are_ranks(ranks):
+            case {"agreed": str(context), "ranks": list(ranks)} if (
+                len(context) <= CONTEXT_CHARACTERS_MAX
+                and self._are_ranks(ranks)
+                and (rank < self._me or rank in ranks)
+            ):
+                # From the one that was asked, or from one that it told before it failed.
                 self._answer(context, ranks)
                 self._changed()
             case _:
                 raise PeerProtocolError(f"rank {rank} said {message!r:.80}")
 
     def _are_ranks(self, ranks: list[Any]) -> bool:
-        return all(type(rank) is int and 0 <= rank < self._size for rank in ranks)
+        return all(type(rank) is int and 0 <= rank < self._size for rank in ranks) and len(
+            set(ranks)
+        ) == len(ranks)
 
     # Agreement on who is left.
 
@@ -391,6 +396,7 @@ class Health:
         Raises:
             RankFailed: the lowest rank failed meanwhile: ask again, under the same name; or it is
                 this one that the others have given up.
+            PeerProtocolError: the answer is none.
         """
         self._check_in()
         future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
@@ -399,7 +405,7 @@ class Health:
         try:
             if lowest == self._me:
                 self._on_agree(self._me, context, ranks)
-                return await future
+                return self._check_answer_untrusted(await future, ranks)
             await self._until(lambda: lowest in self._hearts or not self._goes_on_with(lowest))
             if lowest in self._hearts:
                 self._say(self._hearts[lowest], {"agree": context, "ranks": ranks})
@@ -408,9 +414,19 @@ class Health:
             obituary = self.failure(lowest)
             if obituary is not None and not future.done():
                 raise RankFailed(obituary)
-            return future.result()
+            return self._check_answer_untrusted(future.result(), ranks)
         finally:
             self._agreed.pop(context, None)
+
+    def _check_answer_untrusted(self, ranks: list[int], asked: list[int]) -> list[int]:
+        """Return an answer, which is some of those that were asked about, this one among them.
+
+        Raises:
+            PeerProtocolError: it is not.
+        """
+        if self._me not in ranks or ranks != [rank for rank in asked if rank in ranks]:
+            raise PeerProtocolError(f"{ranks!r:.80} are not who is left of {asked!r:.80}")
+        return ranks
 
     def _is_out(self) -> bool:
         return self.given_up is not None
@@ -447,6 +463,8 @@ class Health:
             self._asked[context] = {rank: ranks}
             self._answer(context, self._answers[context])
             return
+        if any(asked != ranks for asked in self._asked.get(context, {}).values()):
+            raise PeerProtocolError(f"rank {rank} asks who is left of {ranks!r:.80}, others do not")
         if len(self._asked) < BROKEN_MAX or context in self._asked:
             self._asked.setdefault(context, {})[rank] = ranks
             self._settle()

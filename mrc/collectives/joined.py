@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from typing import Any
 
@@ -35,11 +36,19 @@ class World(Communicator):
         super().__init__(joined.mesh, health, WORLD, range(members.size), timeout_s=timeout_s)
         self.store: Store = joined.store
         self._joined = joined
+        self._gently = True
 
-    async def _let_go(self, *, gently: bool = True) -> None:
+    async def abort(self) -> None:
+        """End at once, as all that was made from it; what is under way is cancelled."""
+        self._gently = not self._running
+        await asyncio.gather(*(each.abort() for each in list(self._family)))
+        await super().abort()
+
+    async def _close(self) -> None:
         try:
-            await super()._let_go(gently=gently)
-            await self._health.close(gently=gently)
+            await asyncio.gather(*(each.close() for each in list(self._family)))
+            await super()._close()
+            await self._health.close(gently=self._gently)
         finally:
             await self._joined.close()
 

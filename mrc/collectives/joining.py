@@ -34,6 +34,7 @@ from mrc.errors import (
     PeerProtocolError,
     PeerRefused,
     PeerUnreachable,
+    QueuePairClosed,
 )
 from mrc.text import printable
 
@@ -304,6 +305,7 @@ class _First(_Side):
 
     async def dismiss(self) -> None:
         """End the store; if the start has failed, when everybody has heard why and gone."""
+        self.store.fail(QueuePairClosed("store: rank 0 has closed the job"))
         if self.failed and self.guests:
             await asyncio.wait(set(self.guests.values()), timeout=_FAREWELL_TIMEOUT_S)
         for guest in self.guests.values():

@@ -6,6 +6,7 @@ It computes nothing of the caller's, and so keeps this rank alive for the others
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -24,6 +25,9 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = _new_loop()
         self._thread = threading.Thread(target=self._run, name="mrc-collectives", daemon=True)
+        self._lock = threading.Lock()
+        self._stopped = False
+        """What is handed over before, under the lock, is begun before the loop ends."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -34,15 +38,18 @@ class LoopThread:
         """Run a coroutine there, and wait for what it returns.
 
         Raises:
-            CommunicatorClosed: the thread has ended.
+            CommunicatorClosed: the thread has ended, or does so meanwhile.
             TimeoutError: it is not over within `timeout_s`; it is cancelled.
         """
-        if not self._thread.is_alive():
-            doing.close()
-            raise CommunicatorClosed("the communicator is closed")
-        future = asyncio.run_coroutine_threadsafe(doing, self._loop)
+        with self._lock:
+            if self._stopped:
+                doing.close()
+                raise CommunicatorClosed("the communicator is closed")
+            future = asyncio.run_coroutine_threadsafe(doing, self._loop)
         try:
             return future.result(timeout_s)
+        except concurrent.futures.CancelledError as error:
+            raise CommunicatorClosed("the communicator was closed meanwhile") from error
         except BaseException:
             # Whoever presses Ctrl-C waits no longer.
             future.cancel()
@@ -54,15 +61,18 @@ class LoopThread:
         Raises:
             CommunicatorClosed: the thread has ended.
         """
-        if not self._thread.is_alive():
-            raise CommunicatorClosed("the communicator is closed")
-        self._loop.call_soon_threadsafe(what)
+        with self._lock:
+            if self._stopped:
+                raise CommunicatorClosed("the communicator is closed")
+            self._loop.call_soon_threadsafe(what)
 
     def stop(self) -> None:
         """End the loop and the thread. Twice is once."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(CLOSE_TIMEOUT_S)
+        with self._lock:
+            if not self._stopped:
+                self._stopped = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_TIMEOUT_S)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -105,6 +105,7 @@ class Member:
         ranks: Sequence[int],
         *,
         timeout_s: float = TIMEOUT_S_DEFAULT,
+        family: set[Member] | None = None,
     ) -> None:
         self.ranks = tuple(ranks)
         self.rank = self.ranks.index(mesh.members.rank)
@@ -122,8 +123,13 @@ class Member:
         self._sequence = itertools.count()
         self._children = itertools.count()
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
+        self._family: set[Member] = set() if family is None else family
+        """The open ones that were made from the same world, which ends them when it ends."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         mesh.begin(context)
+        if family is not None:
+            family.add(self)
         health.watchers.append(self._look)
         self._look()
 
@@ -147,13 +153,15 @@ class Member:
             self._last = None
 
     def _begin_alone(
-        self, what: str, doing: Coroutine[Any, Any, None], peer: int, timeout_s: float | None
+        self,
+        what: str,
+        do: Callable[[], Coroutine[Any, Any, None]],
+        peer: int,
+        timeout_s: float | None,
     ) -> Work[None]:
         """Let something run beside everything else."""
-        if self._closed:
-            doing.close()
-            self._check_open()
-        return Work(self._start(self._guarded(what, doing, lambda: [peer], timeout_s)), what)
+        self._check_open()
+        return Work(self._start(self._guarded(what, do, lambda: [peer], timeout_s)), what)
 
     def _start(self, running: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(running)
@@ -177,20 +185,20 @@ class Member:
         execution = Execution(
             job.plan, job.memory, self.rank, self._link, imm=imm, reduction=job.reduction
         )
-        await self._guarded(job.what, execution.run(), execution.waiting_for, timeout_s)
+        await self._guarded(job.what, execution.run, execution.waiting_for, timeout_s)
         job.finish()
         return job.result
 
     async def _guarded(
         self,
         what: str,
-        doing: Coroutine[Any, Any, None],
+        do: Callable[[], Coroutine[Any, Any, None]],
         waiting_for: Callable[[], Sequence[int]],
         timeout_s: float | None,
     ) -> None:
         """Do something until it is over, takes too long, or the communicator is broken."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        task = asyncio.ensure_future(doing)
+        task = asyncio.ensure_future(do())
         try:
             await asyncio.wait(
                 {task, self._broken}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
@@ -255,6 +263,7 @@ class Member:
             self._broken.set_exception(error)
             # Perhaps nothing is under way.
             self._broken.exception()
+            self._cut()
             if not isinstance(error, RankFailed) or error.job_rank in self._health.left:
                 # All hear of a failure, but only who needs it that a rank has left.
                 self._health.break_context(self._context, f"rank {self.rank}: {error}")
@@ -331,42 +340,52 @@ class Member:
 
     # The end.
 
+    def _cut(self) -> None:
+        """End the queue pairs at once: nothing is read from or written to a caller's memory now."""
+        for task in self._opened_tasks():
+            if _is_there(task):
+                task.result().abort()
+
+    def _opened_tasks(self) -> list[asyncio.Task[Any]]:
+        return [*self._links.values(), *self._lanes.values()]
+
     async def _stop(self) -> None:
-        """End what is under way."""
+        """End what is under way, and with it the queue pairs, whose ends are not in step then."""
+        if self._running:
+            self._cut()
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def close(self) -> None:
-        """Wait for what is under way, and let go of the queue pairs. Twice is once."""
-        if self._closed:
-            return
+        """Wait for what is under way, and let go of the queue pairs. Twice is once.
+
+        It goes on when the waiting is cancelled.
+        """
         self._closed = True
-        if self._running:
-            await asyncio.wait(set(self._running))
-        await self._let_go()
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
 
     async def abort(self) -> None:
         """End at once; what is under way is cancelled, what was over before still arrives."""
         self._closed = True
-        idle = not self._running
         await self._stop()
-        await self._let_go(gently=idle)
+        await self.close()
 
-    async def _let_go(self, *, gently: bool = True) -> None:
+    async def _close(self) -> None:
+        if self._running:
+            await asyncio.wait(set(self._running))
         if self._look in self._health.watchers:
             self._health.watchers.remove(self._look)
-        gently = gently and not self._broken.done()
-        opened: list[asyncio.Task[Any]] = [*self._links.values(), *self._lanes.values()]
+        opened = self._opened_tasks()
         for task in opened:
             task.cancel()
         await asyncio.gather(*opened, return_exceptions=True)
-        there = [task.result() for task in opened if _is_there(task)]
-        if gently:
-            await asyncio.gather(*(each.close() for each in there))
-        else:
-            for each in there:
-                each.abort()
+        if self._broken.done():
+            self._cut()
+        await asyncio.gather(*(task.result().close() for task in opened if _is_there(task)))
+        self._family.discard(self)
         self._mesh.let_go(self._context)
         self._mesh.let_go(self._lane_context)
 

@@ -17,11 +17,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import mrc
-from mrc.errors import ConfigError, MrcError, PeerError, PeerNotTrusted, PeerProtocolError
+from mrc.errors import (
+    ConfigError,
+    MrcError,
+    PeerError,
+    PeerLost,
+    PeerNotTrusted,
+    PeerProtocolError,
+)
 
 HELLO_TIMEOUT_S = 10.0
-HELD_MAX = 4096
-"""Queue pairs that came before this rank asked for them: 16 KiB each, behind a lock 47."""
+HELD_MAX = 256
+"""Queue pairs of one rank that came before this one asked for them: 16 KiB each, behind a lock 47.
+"""
 CONTEXT_CHARACTERS_MAX = 256
 """A communicator's is that of its parent and a name; one word in front says what a queue pair does
 in it."""
@@ -64,6 +72,16 @@ def same_text(one: str, other: str) -> bool:
     """Compare two texts in a time that tells nothing, whatever characters a peer sends."""
     one_bytes, other_bytes = (text.encode("utf-8", "surrogatepass") for text in (one, other))
     return hmac.compare_digest(one_bytes, other_bytes)
+
+
+async def _say_hello(qp: mrc.QueuePair, hello: dict[str, Any]) -> mrc.QueuePair:
+    """Say what a new queue pair is for, and return it; it ends with what goes wrong."""
+    try:
+        await qp.channel.send(hello)
+    except BaseException:
+        qp.abort()
+        raise
+    return qp
 
 
 class Mesh:
@@ -138,6 +156,11 @@ class Mesh:
         self._waiting[key] = future
         try:
             return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                # It came in the same moment, and nobody takes it.
+                future.result().abort()
+            raise
         finally:
             self._waiting.pop(key, None)
 
@@ -161,11 +184,10 @@ class Mesh:
                 qp: mrc.QueuePair = await self._endpoint.connect(
                     url, planes=self.planes, timeout_s=left_s, token=token
                 )
-                await qp.channel.send(hello)
-                return qp
+                return await _say_hello(qp, hello)
             except PeerNotTrusted:
                 raise
-            except PeerError:
+            except (PeerError, PeerLost):
                 # Many connect at once at the start, and a listener has places for so many only.
                 if loop.time() + _RETRY_S >= deadline or not await self.listens(rank):
                     raise
@@ -244,10 +266,18 @@ class Mesh:
         waiting = self._waiting.get(key)
         if waiting is not None and not waiting.done():
             waiting.set_result(qp)
-        elif key in self._held or len(self._held) >= HELD_MAX or rank < self.members.rank:
+        elif rank < self.members.rank or not self._has_room(key):
             raise PeerProtocolError(f"rank {rank} connects once too often", peer=qp.peer)
         else:
             self._held[key] = qp
+
+    def _has_room(self, key: tuple[str, int]) -> bool:
+        """Tell whether a queue pair can be held; those that have ended make room."""
+        for other, qp in list(self._held.items()):
+            if qp.failure is not None:
+                del self._held[other]
+                qp.abort()
+        return key not in self._held and sum(rank == key[1] for _, rank in self._held) < HELD_MAX
 
     def serve(self, context: str, handler: OnConnection) -> None:
         """Call a handler for every rank that connects in a context, whenever it does."""

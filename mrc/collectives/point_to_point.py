@@ -37,6 +37,15 @@ class _Wish:
     place: mrc.RemoteRegion | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A receive of this side; without a region where nothing is to come."""
+
+    done: asyncio.Future[None]
+    length: int
+    region: mrc.MemoryRegion | None
+
+
 class PointToPoint:
     """Messages to and from one rank, on a queue pair of their own.
 
@@ -49,7 +58,7 @@ class PointToPoint:
         self.qp = qp
         self._rank = rank
         self._numbers = itertools.count(1)
-        self._expected: dict[int, tuple[asyncio.Future[None], int]] = {}
+        self._expected: dict[int, _Expected] = {}
         self._wishes: dict[int, deque[_Wish]] = {}
         self._wished = 0
         self._waiting: dict[int, deque[asyncio.Future[_Wish]]] = {}
@@ -68,8 +77,8 @@ class PointToPoint:
         """
         number = next(self._numbers) & 0xFFFFFFFF
         done = asyncio.get_running_loop().create_future()
-        self._expected[number] = done, len(memory)
         region = self.qp.register(memory) if len(memory) else None
+        self._expected[number] = _Expected(done, len(memory), region)
         place = region.remote.to_json() if region is not None else None
         try:
             await self._say({"receive": number, "tag": tag, "length": len(memory), "place": place})
@@ -142,7 +151,7 @@ class PointToPoint:
                 await hear_next()
         except MrcError as error:
             self._error = self._error or LinkFailed(self._rank, error)
-            waiting: list[asyncio.Future[Any]] = [done for done, _ in self._expected.values()]
+            waiting: list[asyncio.Future[Any]] = [each.done for each in self._expected.values()]
             for turns in self._waiting.values():
                 waiting += turns
             self._waiting.clear()
@@ -174,33 +183,34 @@ class PointToPoint:
                         raise PeerProtocolError(f"{length} bytes into a region of {remote.length}")
                 self._wish_came(tag, _Wish(number, length, remote))
             case {"empty": int(number)}:
-                self._finish_untrusted(number, 0)
+                self._finish_untrusted(number, None, 0)
             case {"refused": int(number), "why": str(why)} if len(why) <= TEXT_CHARACTERS_MAX:
-                future, _ = self._expected.get(number, (None, 0))
-                if future is not None and not future.done():
+                expected = self._expected.get(number)
+                if expected is not None and not expected.done.done():
                     refusal = PeerProtocolError(printable(why), peer=self.qp.peer)
-                    future.set_exception(LinkFailed(self._rank, refusal))
+                    expected.done.set_exception(LinkFailed(self._rank, refusal))
             case _:
                 raise PeerProtocolError(f"{self.qp.peer} said {message!r:.80}", peer=self.qp.peer)
 
     async def _arrive_next(self) -> None:
         arrived = await self.qp.next_immediate()
         if arrived.region is not None:
-            self._finish_untrusted(arrived.imm, arrived.offset + arrived.length)
+            end = arrived.offset + arrived.length
+            self._finish_untrusted(arrived.imm, arrived.region, end)
 
-    def _finish_untrusted(self, number: int, end: int) -> None:
+    def _finish_untrusted(self, number: int, region: mrc.MemoryRegion | None, end: int) -> None:
         """Note that a receive is over.
 
         Raises:
             PeerProtocolError: it is not, or there is none.
         """
-        future, length = self._expected.get(number, (None, 0))
-        if future is None or end != length:
+        expected = self._expected.get(number)
+        if expected is None or (expected.region, expected.length) != (region, end):
             raise PeerProtocolError(
                 f"{self.qp.peer} ends receive {number} after {end} bytes", peer=self.qp.peer
             )
-        if not future.done():
-            future.set_result(None)
+        if not expected.done.done():
+            expected.done.set_result(None)
 
     # The end.
 

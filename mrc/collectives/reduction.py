@@ -104,7 +104,12 @@ class Reduction:
         """Combine two arrays, that of the lower rank first; `out` may be either of them."""
         # A sum that leaves the range of its type is infinite or wraps, everywhere alike.
         with np.errstate(all="ignore"):
-            self._ufunc(lower, higher, out=out)
+            if out.size == 1:
+                # Told to put the sum into an operand, numpy takes one element for a sum over an
+                # axis, and swaps the operands: of two NaNs it keeps the other one.
+                out[...] = self._ufunc(lower, higher)
+            else:
+                self._ufunc(lower, higher, out=out)
 
     def finish(self, total: Array, ranks: int) -> None:
         """Make an average of a sum, in place; all else stays as it is."""

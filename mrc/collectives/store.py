@@ -19,7 +19,7 @@ import contextlib
 from typing import Any, Protocol
 
 from mrc.collectives.failures import TEXT_CHARACTERS_MAX
-from mrc.errors import MrcError, PeerProtocolError, PeerRefused
+from mrc.errors import MrcError, PeerProtocolError, PeerRefused, QueuePairClosed
 from mrc.text import printable
 
 KEYS_MAX = 1 << 16
@@ -252,11 +252,14 @@ class RemoteStore:
             while True:
                 self._hear_untrusted(await self._talk.receive())
         except MrcError as error:
-            self._error = error
-            for future in self._asked.values():
-                if not future.done():
-                    future.set_exception(error)
-                    future.exception()
+            self._fail(error)
+
+    def _fail(self, error: MrcError) -> None:
+        self._error = self._error or error
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(self._error)
+                future.exception()
 
     def _hear_untrusted(self, answer: dict[str, Any]) -> None:
         """Give an answer to who asked.
@@ -278,6 +281,7 @@ class RemoteStore:
                 raise PeerProtocolError(f"store: no answer: {answer!r:.80}")
 
     async def close(self) -> None:
-        """Stop reading. Twice is once."""
+        """Stop reading; who waits for an answer is told. Twice is once."""
+        self._fail(QueuePairClosed("store: this rank has closed the job"))
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)

@@ -90,6 +90,7 @@ class MrcWork(dist.Work):
             told = dist.DistBackendError(f"{self.what}: {error}")
             told.__cause__ = error
             self._error = told
+        # Of this and `get_future` one finds what the other left, and ends the future.
         with self._lock:
             self._over.set()
             asked = self._outcome is not None
@@ -147,11 +148,12 @@ class MrcWork(dist.Work):
         """Return a future of its tensors, which raises what went wrong."""
         with self._lock:
             first = self._outcome is None
+            over = self._over.is_set()
             if first:
                 self._outcome = torch.futures.Future()
                 # `set_exception` is for Python alone: C++, as of DistributedDataParallel, takes the
                 # exception for the result. What a callback raises is an error for both.
                 self._future = self._outcome.then(torch.futures.Future.value)
-        if first and self._over.is_set():
+        if first and over:
             self.tell()
         return self._future
