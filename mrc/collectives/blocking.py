@@ -34,6 +34,9 @@ class BlockingWork(Generic[T]):
         self._work = work
         self.what = work.what
 
+    def __repr__(self) -> str:
+        return f"<blocking {self._work!r:.1000}>"
+
     def done(self) -> bool:
         """Tell whether it is over, well or not."""
         return self._work.done()
@@ -133,6 +136,9 @@ class BlockingCommunicator:
         self.receive = whole(begin.receive)
         if owns_thread:
             _open.add(self)
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._communicator!r:.1000}>"
 
     def split(self, color: int | None, key: int = 0) -> BlockingCommunicator | None:
         """Make a communicator of the ranks that say the same color; all must call it."""

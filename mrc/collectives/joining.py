@@ -48,6 +48,7 @@ _RETRY_S_MIN, _RETRY_S_MAX = 0.05, 0.5
 _DIAL_TIMEOUT_S = 3.0
 _ANSWER_TIMEOUT_S = 10.0
 _FAREWELL_TIMEOUT_S = 2.0
+_SAME_LOCK = "all ranks need the same MRC_IDENTITY and MRC_TOKEN, or rank 0's whole URL"
 
 
 @dataclass(slots=True)
@@ -397,9 +398,16 @@ class _Other(_Side):
     async def _ask_to_join(self) -> tuple[mrc.QueuePair, str]:
         bootstrap = self.bootstrap
         own = await asyncio.to_thread(interfaces.address_towards, *bootstrap.url.address)
-        qp = await self.endpoint.connect(
-            str(bootstrap.url), planes=self.planes(own), token=bootstrap.token
+        self.last_error = (
+            f"{bootstrap.url.address} was called and has not answered; does another program have"
+            " that port?"
         )
+        try:
+            qp = await self.endpoint.connect(
+                str(bootstrap.url), planes=self.planes(own), token=bootstrap.token
+            )
+        except PeerRefused as error:
+            raise PeerRefused(f"{error}; {_SAME_LOCK}", peer=error.peer) from error
         try:
             await qp.channel.send(
                 {

@@ -50,6 +50,9 @@ class Work(Generic[T]):
         # Who never asks is told nothing; the communicator is.
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
+    def __repr__(self) -> str:
+        return f"<{self.what}, {'over' if self.done() else 'under way'}>"
+
     def done(self) -> bool:
         """Tell whether it is over, well or not."""
         return self._task.done()
@@ -132,6 +135,11 @@ class Member:
             family.add(self)
         health.watchers.append(self._look)
         self._look()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "broken" if self._broken.done() else "open"
+        kind = type(self).__name__
+        return f"<{kind} {self._context}: rank {self.rank} of {self.size}, {state}>"
 
     # Carrying out.
 

@@ -123,6 +123,19 @@ async def test_what_cannot_be_reduced_is_refused_by_name(buffer: Any, reason: st
             world.all_reduce(buffer)
 
 
+async def test_what_is_printed_says_what_it_is() -> None:
+    """Of communicators and of operations."""
+    async with cluster(2) as (one, other):
+        work = one.barrier()
+        assert repr(one) == "<World world: rank 0 of 2, open>"
+        assert repr(work) == "<barrier by dissemination, under way>"
+        await each([work, other.barrier()])
+        assert repr(work) == "<barrier by dissemination, over>"
+        part = one.subset([0], "alone")
+        await part.close()
+        assert repr(part) == "<Communicator world/alone: rank 0 of 1, closed>"
+
+
 async def test_arguments_that_do_not_fit_are_refused() -> None:
     """Roots, ranks, tags, sizes, reductions and algorithms."""
     async with cluster(1) as (world,):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,24 @@ async def test_who_waits_for_rank_0_hears_whom_it_waited_for() -> None:
         assert "rank 2, 3 did not come" in str(error)
         assert "rank 0 expects ranks 1 to 3, not 2 of 5" in str(error)
     assert isinstance(refused, PeerUnreachable)
+
+
+async def test_a_port_that_accepts_and_says_nothing_is_told() -> None:
+    """Another program may have it; that is more than that nothing was tried."""
+    start = dataclasses.replace(bootstraps(2)[1], timeout_s=0.5)
+    address = start.url.address
+    mute = socket.create_server((address.host, address.port))
+    with mute, pytest.raises(PeerUnreachable, match=r"has not answered; does another program"):
+        await collectives.join(start)
+
+
+async def test_without_the_token_of_the_others_one_hears_what_all_need() -> None:
+    """Ranks have no URL that somebody could paste."""
+    starts = bootstraps(2)
+    starts[0] = dataclasses.replace(starts[0], lock=mrc.Lock.new(), timeout_s=2.0)
+    starts[1] = dataclasses.replace(starts[1], timeout_s=1.0)
+    _, other = await raised_by(starts)
+    assert "same MRC_IDENTITY and MRC_TOKEN" in str(other)
 
 
 async def test_words_of_a_refusal_cannot_steer_a_terminal() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+import mrc.torch  # noqa: F401 - registers the backend
 from tests.torch.job import Jobs
 
 

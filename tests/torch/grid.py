@@ -272,6 +272,12 @@ def odd_ones() -> Iterator[tuple[str, Do]]:
         dist.all_reduce(tensor, group=group)
         return [tensor]
 
+    def complex_sum(group: Any) -> list[Tensor]:
+        """Torch itself makes a sum of twice as many floats of it."""
+        tensor = torch.complex(numbers(5, torch.float32), numbers(5, torch.float32) + 1)
+        dist.all_reduce(tensor, group=group)
+        return [torch.view_as_real(tensor)]
+
     def strided(group: Any) -> list[Tensor]:
         whole = numbers(24, torch.float32).view(4, 6)
         dist.all_reduce(whole.t(), group=group) if is_ours(group) else dist.all_reduce(
@@ -312,7 +318,7 @@ def odd_ones() -> Iterator[tuple[str, Do]]:
         said = [each["rank"] for each in all_of_them or []]
         return [torch.tensor(said), torch.tensor([int(given[0].split()[-1]), passed[0]])]
 
-    for each in (no_dimensions, strided, columns, leaf, objects, objects_of_one):
+    for each in (no_dimensions, complex_sum, strided, columns, leaf, objects, objects_of_one):
         yield each.__name__, each
     yield from coalesced_ones()
     yield from functional_ones()
