@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import asdict
 from time import monotonic_ns
 from typing import Any
@@ -43,7 +44,7 @@ from mrc.proto.events import (
 from mrc.proto.memory import Region
 from mrc.proto.peer import LocalPort, Peer, Plane, evs_per_plane, pair_planes
 from mrc.proto.qp import QpState, QueuePair
-from mrc.proto.statistics import QpStatistics
+from mrc.proto.statistics import PathStatistics, QpStatistics
 from mrc.qp_facts import QpFacts
 from mrc.rendezvous import PROTOCOL, Channel, Message, check_protocol_untrusted
 from mrc.seals import Offer
@@ -54,7 +55,21 @@ BYE_TIMEOUT_S = 2.0
 PATH_EVENTS_MAX = 1024
 UNCHOSEN_PORTS_MAX = 16
 """Own addresses that peers may make us open EVs on, where none were chosen."""
-_PATHS_SHOWN_MAX = 16
+PATHS_SHOWN_MAX = 16
+
+
+def path_lines(paths: Sequence[PathStatistics]) -> tuple[str, ...]:
+    """Say of the first paths to a peer what state they are in, and when they last answered."""
+    now_ns = monotonic_ns()
+    return tuple(
+        f"plane {path.plane} port {path.source_port} {path.state}, "
+        + (
+            f"answered {format_ns(now_ns - path.confirmed_ns)} ago"
+            if path.confirmed_ns >= 0
+            else "never answered"
+        )
+        for path in paths[:PATHS_SHOWN_MAX]
+    )
 
 
 class Connection:
@@ -281,7 +296,7 @@ class Connection:
     def _error_of(self, event: QpFailed) -> MrcError:
         name = str(self.peer_address)
         if event.failure is QpFailure.RETRY_EXCEEDED:
-            paths = self._path_lines()
+            paths = path_lines(self.statistics().paths)
             tried = ("; paths: " + "; ".join(paths)) if paths else ""
             if event.fault:
                 tried = f"; the kernel here refused packets: {event.fault}" + tried
@@ -302,18 +317,6 @@ class Connection:
         if event.failure is QpFailure.LOCAL_CLOSE:
             return QueuePairClosed("the queue pair was closed on this side", peer=name)
         return RemoteOperationError(f"{name}: {event.failure.value}", peer=name)
-
-    def _path_lines(self) -> tuple[str, ...]:
-        now_ns = monotonic_ns()
-        lines = []
-        for path in self.statistics().paths[:_PATHS_SHOWN_MAX]:
-            answered = (
-                f"answered {format_ns(now_ns - path.confirmed_ns)} ago"
-                if path.confirmed_ns >= 0
-                else "never answered"
-            )
-            lines.append(f"plane {path.plane} port {path.source_port} {path.state}, {answered}")
-        return tuple(lines)
 
     def fail(self, error: MrcError) -> None:
         """End: everything that waits raises `error`, the peer sees the channel close."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import mrc
+from mrc import connection
 from mrc.errors import ConfigError, PeerProtocolError, TransportError
 from mrc.units import NS_PER_S, format_ns
 
-PATHS_SHOWN_MAX = 16
 TEXT_CHARACTERS_MAX = 2000
 """Of what another rank says about a failure."""
 
@@ -70,7 +70,7 @@ class Obituary:
                 type(rank) is int
                 and 0 <= rank < ranks
                 and -1 <= heard_ns < 1 << 63
-                and len(paths) <= PATHS_SHOWN_MAX
+                and len(paths) <= connection.PATHS_SHOWN_MAX
             ):
                 texts = (address, why, states, *map(str, paths))
                 if all(len(text) <= TEXT_CHARACTERS_MAX and text.isprintable() for text in texts):
@@ -97,9 +97,9 @@ class RankFailed(TransportError):
         self.heard_ns = obituary.heard_ns
         heard = "never heard"
         if obituary.heard_ns >= 0:
-            heard = f"last heard {format_ns(obituary.heard_ns)} before that"
+            heard = f"last heard {format_ns(obituary.heard_ns)} before it was given up"
         also = f" (rank {self.job_rank} of the job)" if self.rank != self.job_rank else ""
-        paths = f"; paths: {obituary.states}" if obituary.states else ""
+        paths = f"; paths then: {obituary.states}" if obituary.states else ""
         super().__init__(
             f"rank {self.rank}{also} at {obituary.address} failed: {obituary.why}; {heard}{paths}",
             peer=obituary.address,
@@ -142,17 +142,8 @@ class LinkFailed(Exception):
 
 
 def path_lines(qp: mrc.QueuePair) -> tuple[str, ...]:
-    """Say of each path to a peer what state it is in, and when it last answered."""
-    now_ns = time.monotonic_ns()
-    return tuple(
-        f"plane {path.plane} port {path.source_port} {path.state}, "
-        + (
-            f"answered {format_ns(now_ns - path.confirmed_ns)} ago"
-            if path.confirmed_ns >= 0
-            else "never answered"
-        )
-        for path in _paths(qp)[:PATHS_SHOWN_MAX]
-    )
+    """Say of the first paths to a peer what state they are in, and when they last answered."""
+    return connection.path_lines(_paths(qp))
 
 
 def path_states(qp: mrc.QueuePair) -> str:
