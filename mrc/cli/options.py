@@ -14,7 +14,6 @@ import click
 import mrc
 from mrc.errors import ConfigError
 from mrc.text import printable
-from mrc.units import NS_PER_S
 
 CONTROL_PORT = 18515
 """Default port of the rendezvous (TCP), the one OCP's example uses."""
@@ -22,23 +21,8 @@ CONTROL_PORT = 18515
 MTU_CHOICES = ("256", "512", "1024", "2048", "4096")
 SPRAY_RUN_MAX = 64
 TIMEOUT_S_DEFAULT = 30.0
-RETRY_FOREVER = 25
-"""The largest `retry_exponential`: a queue pair that never gives up."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def retry_exponential(timeout_s: float) -> int:
-    """Choose the setting of this name that lets a queue pair retry for at least `timeout_s`.
-
-    Otherwise it would give up a peer that stands still long before the user wants to.
-    """
-    defaults = mrc.Config()
-    for doublings in range(RETRY_FOREVER):
-        intervals = 1 + defaults.retry_linear + (2 << doublings) - 2
-        if intervals * defaults.timeout_ns >= timeout_s * NS_PER_S:
-            return doublings
-    return RETRY_FOREVER
 
 
 class AddressType(click.ParamType[mrc.Address]):

@@ -19,7 +19,6 @@ from mrc.cli.options import (
     AddressType,
     network_options,
     output_options,
-    retry_exponential,
 )
 from mrc.cli.progress import Progress
 from mrc.cli.qp_link import QpLink
@@ -136,10 +135,8 @@ def command(as_json: bool, quiet: bool, **wishes: Any) -> ExitCode:
         lock=LockWishes(wishes["insecure"], wishes["token_file"], wishes["identity"]),
         out=wishes["out"],
         planes=tuple(wishes["planes"]),
-        config=mrc.Config(
-            mtu=int(wishes["mtu"]),
-            icrc=not wishes["no_icrc"],
-            retry_exponential=retry_exponential(wishes["timeout_s"]),
+        config=mrc.Config(mtu=int(wishes["mtu"]), icrc=not wishes["no_icrc"]).retrying_for(
+            wishes["timeout_s"]
         ),
         timeout_s=wishes["timeout_s"],
         once=wishes["once"] or wishes["out"] == "-",

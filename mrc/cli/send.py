@@ -16,7 +16,6 @@ from mrc.cli.options import (
     UrlType,
     network_options,
     output_options,
-    retry_exponential,
 )
 from mrc.cli.progress import Progress
 from mrc.cli.qp_link import QpLink
@@ -118,8 +117,7 @@ def command(url: mrc.Url, as_json: bool, quiet: bool, **wishes: Any) -> ExitCode
             spray_run=wishes["spray_run"],
             mtu=int(wishes["mtu"]),
             icrc=not wishes["no_icrc"],
-            retry_exponential=retry_exponential(wishes["timeout_s"]),
-        ),
+        ).retrying_for(wishes["timeout_s"]),
         timeout_s=wishes["timeout_s"],
     )
     start = {

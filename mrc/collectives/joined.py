@@ -16,7 +16,6 @@ from mrc.collectives.interfaces import names_loopback
 from mrc.collectives.member import TIMEOUT_S_DEFAULT
 from mrc.collectives.store import Store
 from mrc.errors import ConfigError
-from mrc.units import NS_PER_S
 
 WORLD = "world"
 DETECT_S_MIN, DETECT_S_MAX = 0.1, 86400.0
@@ -103,7 +102,7 @@ def join(
         bootstrap: who this rank is, and where rank 0; None: from the environment, as torchrun sets
             it.
         config: settings of the endpoint, of which the iCRC must be the same on all ranks. None:
-            the defaults, with retries for as long as `detect_s`, and without the iCRC where rank 0
+            the defaults, with retries for at least `detect_s`, and without the iCRC where rank 0
             is at a loopback address: what never leaves a host's memory is not checked by kernels
             either.
         detect_s: 0.1 to 86400 seconds of silence on all paths after which a rank has failed. Too
@@ -121,15 +120,10 @@ def join(
             f"detect_s = {detect_s}: must be {DETECT_S_MIN} s to {seconds(DETECT_S_MAX)}"
         )
     chosen = Bootstrap.from_environment() if bootstrap is None else bootstrap
-    own = mrc.Endpoint(config or _defaults(chosen, detect_s), **endpoint)
+    own = mrc.Endpoint(config or default_config(chosen.url.address.host, detect_s), **endpoint)
     return Joining(chosen, own, detect_s, timeout_s)
 
 
-def _defaults(bootstrap: Bootstrap, detect_s: float) -> mrc.Config:
-    """Return settings with which a queue pair gives up about when a silent rank has failed."""
-    config = mrc.Config()
-    intervals = detect_s * NS_PER_S / config.timeout_ns
-    # The fixed intervals and the doubling ones: 1 + linear + 2^(exponential + 1) - 2.
-    doubling = int(max(intervals + 1 - config.retry_linear, 2)).bit_length() - 1
-    icrc = not names_loopback(bootstrap.url.address.host)
-    return mrc.Config(retry_exponential=min(doubling, 24), icrc=icrc)
+def default_config(host: str, detect_s: float) -> mrc.Config:
+    """Return the settings that `join` takes where rank 0 is at `host`: its docstring says why."""
+    return mrc.Config(icrc=not names_loopback(host)).retrying_for(detect_s)

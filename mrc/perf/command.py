@@ -13,7 +13,7 @@ import click
 import mrc
 from mrc.cli.entry import PERF, Output
 from mrc.cli.failures import ExitCode
-from mrc.cli.options import CONTROL_PORT, retry_exponential
+from mrc.cli.options import CONTROL_PORT
 from mrc.cli.report import failure
 from mrc.cli.session import (
     DISTRIBUTION,
@@ -141,8 +141,7 @@ def _wishes(given: dict[str, Any]) -> Wishes:
             paths=given["paths"],
             mtu=int(given["mtu"]),
             icrc=given["icrc"] == "on",
-            retry_exponential=retry_exponential(given["timeout_s"]),
-        ),
+        ).retrying_for(given["timeout_s"]),
         locked=given["locked"],
         once=given["once"],
         until_eof=given["until_eof"],

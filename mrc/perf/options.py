@@ -230,7 +230,8 @@ network_options = _adding(
         type=click.Choice(("on", "off")),
         default="on",
         show_default=True,
-        help="Write and check the CRC of each packet; both sides must agree.",
+        help="Write and check the CRC of each packet; both sides must agree. With --coll off by"
+        " default where rank 0 is at a loopback address.",
     ),
     click.option(
         "--lock",

@@ -5,9 +5,11 @@ MRC 1.0 has no handshake of its own: `QpAttributes` travels out of band, by a re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from mrc.errors import ConfigError
+from mrc.units import NS_PER_S
 
 MTUS = (256, 512, 1024, 2048, 4096)
 """Path MTUs of InfiniBand: payload bytes of one packet."""
@@ -18,6 +20,8 @@ UDP_PORT_DEFAULT = 4971
 """MRC 1.0 §7.5.5.2; plain RoCEv2 has 4791, and some sites keep that."""
 MESSAGE_BYTES_MAX = (1 << 32) - 1
 """One WRITE: 1 to 2^32 - 1 bytes."""
+RETRY_FOREVER = 25
+"""The largest `retry_exponential`: a queue pair that never gives up."""
 PATHS_MAX = 4096
 """EVs of one peer: each costs a socket and about 1 KiB."""
 
@@ -126,6 +130,17 @@ class Config:
     def timeout_ns(self) -> int:
         """Retransmission interval T."""
         return 1024 << self.timeout
+
+    def retrying_for(self, duration_s: float) -> Self:
+        """Return the same with as few doublings as let a queue pair retry for at least so long.
+
+        With fewer it would give up a peer that stands still before its user wants to.
+        """
+        for doublings in range(RETRY_FOREVER):
+            intervals = 1 + self.retry_linear + (2 << doublings) - 2
+            if intervals * self.timeout_ns >= duration_s * NS_PER_S:
+                return replace(self, retry_exponential=doublings)
+        return replace(self, retry_exponential=RETRY_FOREVER)
 
 
 _RANGES = (

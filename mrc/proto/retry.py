@@ -9,13 +9,12 @@ timeout.
 
 from __future__ import annotations
 
-from mrc.proto.config import Config
+from mrc.proto.config import RETRY_FOREVER, Config
 from mrc.proto.paths import NEVER_NS, PathSet
 
 PROBE_NS_MIN = 2_000_000
 """A busy process answers late by about a scheduling quantum; below it probes would be noise."""
 _FIRST_INTERVALS_MAX = 4
-RETRY_FOREVER = 25
 
 
 class RetryTimer:

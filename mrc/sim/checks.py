@@ -8,9 +8,9 @@ pairs end, and whether all counters agree when everything is done, here.
 
 from __future__ import annotations
 
+from mrc.proto.config import RETRY_FOREVER
 from mrc.proto.events import EvState, QpFailed, QpFailure
 from mrc.proto.qp import QpState
-from mrc.proto.retry import RETRY_FOREVER
 from mrc.sim.connection import Connection, End
 from mrc.sim.failure import CheckFailed
 from mrc.sim.host import Host

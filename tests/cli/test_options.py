@@ -23,7 +23,7 @@ from mrc.cli.failures import (
     exit_code,
     file_trouble,
 )
-from mrc.cli.options import AddressType, UrlType, retry_exponential
+from mrc.cli.options import AddressType, UrlType
 from mrc.errors import (
     ConfigError,
     LocalError,
@@ -93,16 +93,6 @@ def test_a_wildcard_is_never_advertised() -> None:
     assert reachable_host("0.0.0.0") not in {"", "0.0.0.0"}
     assert reachable_host("::") not in {"", "::"}
     assert reachable_host("192.0.2.1") == "192.0.2.1"
-
-
-@pytest.mark.parametrize(
-    ("timeout_s", "doublings"), [(0.1, 0), (0.6, 1), (8.9, 6), (30, 8), (600, 13), (1e9, 25)]
-)
-def test_the_queue_pair_retries_for_as_long_as_the_user_waits(
-    timeout_s: float, doublings: int
-) -> None:
-    """Its retries last for --timeout, as short as they can; 25 is for ever."""
-    assert retry_exponential(timeout_s) == doublings
 
 
 def _options() -> Iterator[tuple[str, click.Option]]:

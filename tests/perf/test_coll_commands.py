@@ -97,6 +97,18 @@ def test_json_is_one_document_in_the_shape_of_all_others() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("given", "icrc"), [((), False), (("--icrc", "on"), True)])
+def test_settings_are_those_of_join_but_for_what_is_given(
+    given: tuple[str, ...], *, icrc: bool
+) -> None:
+    """On loopback there is no iCRC unless it is asked for; all ranks agree, or could not talk."""
+    with collective("all_reduce", "--ranks", 2, "-s", "8", "-n", 1, *given, "-J") as run:
+        ended = run.end()
+    assert ended.code == ExitCode.DONE, ended.err
+    assert ended.document["start"]["icrc"] is icrc
+
+
+@pytest.mark.slow
 def test_algorithms_are_compared_in_one_command() -> None:
     """Each at each size, and which was the fastest, in one document."""
     arguments = ("all_reduce", "--ranks", 2, "-s", "4K", "--compare", "algorithms", "--pairs", 2)

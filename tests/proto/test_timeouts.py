@@ -97,6 +97,15 @@ def test_retry_for_ever() -> None:
     pair.run(lambda: pair.done(1), timeout_ns=4000 * S)
 
 
+@pytest.mark.parametrize(
+    ("duration_s", "doublings"), [(0.1, 0), (0.6, 1), (8.9, 6), (30, 8), (600, 13), (1e9, 25)]
+)
+def test_retries_that_last_for_a_time(duration_s: float, doublings: int) -> None:
+    """At least so long, with as few doublings as that takes; all else stays as it is."""
+    config = Config(icrc=False).retrying_for(duration_s)
+    assert config == Config(icrc=False, retry_exponential=doublings)
+
+
 def test_peer_that_dies_in_the_middle() -> None:
     """The budget counts from the last progress, whatever went before."""
     pair = Pair(Config(timeout=10, retry_linear=2, retry_exponential=2), link_bps=1e9)

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from fuzzing.feed import Feed
-from mrc.proto.config import Config, DscpMap
+from mrc.proto.config import RETRY_FOREVER, Config, DscpMap
 from mrc.proto.events import QpFailed, WriteDone
 from mrc.proto.nscc import RCVD_UNIT_BYTES
 from mrc.proto.qp import QpState
-from mrc.proto.retry import RETRY_FOREVER
 from mrc.proto.runs import PathFault, RunToSend
 from mrc.wire.control import (
     Ack,

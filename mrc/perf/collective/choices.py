@@ -15,13 +15,13 @@ from click.core import ParameterSource
 
 import mrc
 from mrc.cli.failures import ExitCode
-from mrc.cli.options import retry_exponential
 from mrc.collectives import Bootstrap, plans
 from mrc.collectives.bootstrap import TIMEOUT_S_DEFAULT
 from mrc.collectives.health import DETECT_S_DEFAULT
+from mrc.collectives.joined import default_config
 from mrc.collectives.reduction import Reduction
 from mrc.errors import ConfigError, LocalError
-from mrc.perf.collective.runs import RANK_VARIABLES, Start, alone, one_rank
+from mrc.perf.collective.runs import LOOPBACK, RANK_VARIABLES, Start, alone, one_rank
 from mrc.perf.collective.session import CollectiveSession
 from mrc.perf.collective.settings import (
     FACTS,
@@ -82,7 +82,7 @@ def run(context: click.Context, given: dict[str, Any], config: mrc.Config) -> Ex
     Args:
         context: of the command, to tell what was given from what is a default.
         given: the options.
-        config: of the endpoints, as far as the options say it.
+        config: of the endpoints, by the options and their defaults.
 
     Raises:
         click.UsageError: options that do not go together, or a rank that is not told which it is.
@@ -93,7 +93,7 @@ def run(context: click.Context, given: dict[str, Any], config: mrc.Config) -> Ex
         raise click.UsageError("--lock: MRC_IDENTITY and MRC_TOKEN lock a job, on all its ranks")
     plan = _plan(given, bootstrap.size if bootstrap is not None else given["ranks"])
     start = Start(
-        config=replace(config, retry_exponential=retry_exponential(DETECT_S_DEFAULT)),
+        config=_config(context, config, bootstrap),
         meet_timeout_s=(
             given["connect_timeout_s"]
             if given_by_user(context, "connect_timeout_s")
@@ -113,6 +113,14 @@ def run(context: click.Context, given: dict[str, Any], config: mrc.Config) -> Ex
     if bootstrap is None:
         return session.run(lambda: alone(session, plan, start))
     return session.run(lambda: one_rank(session, plan, start, bootstrap))
+
+
+def _config(context: click.Context, config: mrc.Config, bootstrap: Bootstrap | None) -> mrc.Config:
+    """Return what `join` takes by itself, but for what the user has said."""
+    host = LOOPBACK if bootstrap is None else bootstrap.url.address.host
+    own = default_config(host, DETECT_S_DEFAULT)
+    icrc = config.icrc if given_by_user(context, "icrc") else own.icrc
+    return replace(own, paths=config.paths, mtu=config.mtu, icrc=icrc)
 
 
 def _refuse(context: click.Context, given: dict[str, Any]) -> None:
