@@ -68,15 +68,10 @@ async def _meet(communicator: Communicator) -> list[Where]:
         Where(
             rank,
             int.from_bytes(row[:8].tobytes(), "big"),
-            _printable(row[8:].tobytes().rstrip(b"\0").decode(errors="replace")),
+            row[8:].tobytes().rstrip(b"\0").decode(errors="replace"),
         )
         for rank, row in enumerate(told.reshape(communicator.size, own.size))
     ]
-
-
-def _printable(text: str) -> str:
-    """Return what a rank calls itself without what would move the terminal's cursor."""
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 async def _measure_size(

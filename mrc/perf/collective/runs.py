@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,9 @@ from mrc.perf.memory import MEMORY_SHARE_MAX, available_bytes
 from mrc.units import format_bytes
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
+"""Where ranks that are started here are."""
+_PORT = "MRC_MASTER_PORT"
 _GRACE_S = 1.0
 """For the end of a process to be seen, once the ranks have seen that it is gone."""
 
@@ -59,24 +60,47 @@ async def alone(session: CollectiveSession, plan: CollectivePlan, start: Start) 
         WrongContents: once all is measured, values were wrong.
     """
     _check_room(sum(plan.memory_bytes(rank) for rank in range(plan.ranks)))
-    with _environments(plan.ranks, locked=start.locked) as (own, *others):
-        bootstrap = Bootstrap.from_environment(own)
-        async with OwnRanks(others, start.words) as ranks:
-            measuring = asyncio.ensure_future(_measure(session, plan, start, bootstrap))
-            watching = asyncio.ensure_future(ranks.watch())
-            try:
-                await asyncio.wait((measuring, watching), return_when=asyncio.FIRST_COMPLETED)
-                if measuring.done() and measuring.exception() is not None:
-                    # The process that ended knows best why.
-                    await asyncio.wait((watching,), timeout=_GRACE_S)
-                if watching.done():
-                    watching.result()
+    loop = asyncio.get_running_loop()
+    listening: asyncio.Future[mrc.Url] = loop.create_future()
+
+    def on_listening(url: mrc.Url) -> None:
+        loop.call_soon_threadsafe(listening.set_result, url)
+
+    with _job(plan.ranks, locked=start.locked) as job:
+        bootstrap = replace(
+            Bootstrap.from_environment({**job, "RANK": "0"}),
+            announce=on_listening,
+        )
+        measuring = asyncio.ensure_future(_measure(session, plan, start, bootstrap))
+        try:
+            await asyncio.wait((measuring, listening), return_when=asyncio.FIRST_COMPLETED)
+            if measuring.done():
                 await measuring
-            finally:
-                for task in (measuring, watching):
-                    task.cancel()
-                await asyncio.gather(measuring, watching, return_exceptions=True)
+            job[_PORT] = str(listening.result().address.port)
+            others = [{**job, "RANK": str(rank)} for rank in range(1, plan.ranks)]
+            async with OwnRanks(others, start.words) as ranks:
+                await _watched(measuring, ranks)
+        finally:
+            measuring.cancel()
+            await asyncio.gather(measuring, return_exceptions=True)
     return _conclude(session)
+
+
+async def _watched(measuring: asyncio.Task[None], ranks: OwnRanks) -> None:
+    """Wait until all is measured, or one of the ranks has failed."""
+    watching = asyncio.ensure_future(ranks.watch())
+    try:
+        await asyncio.wait((measuring, watching), return_when=asyncio.FIRST_COMPLETED)
+        if measuring.done() and measuring.exception() is not None:
+            # The process that ended knows best why.
+            await asyncio.wait((watching,), timeout=_GRACE_S)
+        if watching.done():
+            watching.result()
+        await measuring
+    finally:
+        for task in (measuring, watching):
+            task.cancel()
+        await asyncio.gather(measuring, watching, return_exceptions=True)
 
 
 async def one_rank(
@@ -150,21 +174,19 @@ def _conclude(session: CollectiveSession) -> ExitCode:
 
 
 @contextmanager
-def _environments(ranks: int, *, locked: bool) -> Iterator[list[Mapping[str, str]]]:
-    """Yield the environment of each rank, as torchrun would set it, around ours."""
-    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": _HOST, "MASTER_PORT": str(_free_port())}
+def _job(ranks: int, *, locked: bool) -> Iterator[dict[str, str]]:
+    """Yield the environment of all ranks, as torchrun would set it, around ours.
+
+    The port is any for rank 0; for the others it is to be filled in.
+    """
+    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": LOOPBACK}
+    # Ours may have been set by a launcher, whose own port is none of ours.
+    job |= dict.fromkeys(("MASTER_PORT", _PORT), "0")
     with tempfile.TemporaryDirectory(prefix="mrc-perf-") as folder:
         if locked:
             job["MRC_IDENTITY"] = str(Path(folder) / "identity.pem")
             job["MRC_TOKEN"] = secrets.token_urlsafe(16)
-        yield [{**os.environ, **job, "RANK": str(rank)} for rank in range(ranks)]
-
-
-def _free_port() -> int:
-    """Return a TCP port of loopback that nobody had just now."""
-    with socket.socket() as sock:
-        sock.bind((_HOST, 0))
-        return int(sock.getsockname()[1])
+        yield {**os.environ, **job}
 
 
 def _check_room(wanted_bytes: int) -> None:
