@@ -78,8 +78,9 @@ class Traffic:
             TrafficFailed: it ended, said something else, or nothing in time.
         """
         try:
-            async with asyncio.timeout(timeout_s):
-                said = await self._line()
+            # Not asyncio.timeout: where a cancelled task cleans up, that of Python before 3.11.3
+            # raises CancelledError in place of TimeoutError (gh-102780), and it is not ended.
+            said = await asyncio.wait_for(self._line(), timeout_s)
         except TimeoutError as error:
             await self.end()
             raise self._late(f"did not say {word!r}", timeout_s) from error

@@ -22,6 +22,18 @@ UNTIL_EOF = "--until-eof"
 _LINES_KEPT = 20
 
 
+async def end_or_kill(process: asyncio.subprocess.Process, timeout_s: float) -> None:
+    """Wait for the end of a process that was told to end, and make one if it does not come."""
+    try:
+        # Not asyncio.timeout: where a cancelled task cleans up, that of Python before 3.11.3
+        # raises CancelledError in place of TimeoutError (gh-102780), and nobody is killed.
+        await asyncio.wait_for(process.wait(), timeout_s)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
 class OwnListener:
     """An mrc-perf that listens for as long as the ``async with`` block lasts.
 
@@ -95,13 +107,7 @@ class OwnListener:
             return
         if process.stdin is not None:
             process.stdin.close()
-        try:
-            async with asyncio.timeout(END_TIMEOUT_S):
-                await process.wait()
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await end_or_kill(process, END_TIMEOUT_S)
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)
         if self._url.done() and not self._url.cancelled():

@@ -100,11 +100,13 @@ def test_progress_and_statistics_are_read() -> None:
 # Processes, with a script in the place of the fuzzing engine.
 
 STAND_IN = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 target, *arguments = sys.argv[1:]
 options = dict(each.split("=", 1) for each in arguments if each.startswith("-"))
 folders = [each for each in arguments if not each.startswith("-")]
+if {stubborn!r}:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 print("#10\\tpulse  cov: 7 ft: 9 corp: 3/99b lim: 4 exec/s: 5 rss: 6Mb", flush=True)
 if "-merge" in options:
     Path(folders[0], "blank").write_bytes(b" ")
@@ -130,9 +132,10 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
-def write(script: Path, *, crash: bool = False, hang: bool = False) -> None:
+def write(script: Path, *, crash: bool = False, hang: bool = False, stubborn: bool = False) -> None:
     """Write the script."""
-    script.write_text(STAND_IN.format(crash=crash, hang=hang), encoding="utf-8")
+    text = STAND_IN.format(crash=crash, hang=hang, stubborn=stubborn)
+    script.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.asyncio
@@ -171,12 +174,15 @@ async def test_a_process_that_cannot_start_is_a_failure(stand_in: Path) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("stubborn", [False, True])
 async def test_a_run_that_is_cancelled_leaves_no_process(
-    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch, *, stubborn: bool
 ) -> None:
-    """Ctrl-C ends the workers, and then the run."""
-    write(stand_in, hang=True)
+    """Ctrl-C ends the workers, and then the run; one that does not hear it is killed."""
+    write(stand_in, hang=True, stubborn=stubborn)
     monkeypatch.setattr(campaign, "PROGRESS_S", 0)
+    if stubborn:
+        monkeypatch.setattr(campaign, "STOP_TIMEOUT_S", 0.05)
     before, began = children(), asyncio.Event()
     result = Result("decoders")
     run = asyncio.ensure_future(fuzz(result, 600, lambda _: began.set()))

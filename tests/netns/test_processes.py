@@ -137,3 +137,22 @@ async def test_it_is_made_to_end(start: Start, monkeypatch: pytest.MonkeyPatch) 
     await traffic.end()
     await until_ended(traffic)
     assert traffic.complaint == ""
+
+
+@pytest.mark.asyncio
+async def test_silence_is_told_to_a_run_that_is_cancelled(start: Start) -> None:
+    """And the process is ended, as at any other time."""
+    traffic = await start("input()")
+
+    async def run() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await traffic.expect("ready", 0.05)
+
+    running = asyncio.ensure_future(run())
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(TrafficFailed, match=r"did not say 'ready' within 0\.05 s"):
+        await running
+    assert traffic.ended

@@ -117,8 +117,9 @@ class Child:
             with suppress(ProcessLookupError):
                 self._process.terminate()
             try:
-                async with asyncio.timeout(STOP_TIMEOUT_S):
-                    await self._process.wait()
+                # Not asyncio.timeout: where a cancelled task cleans up, that of Python before
+                # 3.11.3 raises CancelledError in place of TimeoutError (gh-102780).
+                await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT_S)
             except TimeoutError:
                 with suppress(ProcessLookupError):
                     self._process.kill()

@@ -13,7 +13,7 @@ from typing import NoReturn, Self
 
 from mrc.cli.failures import ExitCode
 from mrc.errors import ConfigError, MrcError, TransportError
-from mrc.perf.own_listener import UNTIL_EOF
+from mrc.perf.own_listener import UNTIL_EOF, end_or_kill
 from mrc.text import printable
 
 END_TIMEOUT_S = 10.0
@@ -174,13 +174,7 @@ async def _stop(rank: _Rank) -> None:
     with suppress(ProcessLookupError):
         if process.returncode is None:
             process.terminate()
-    try:
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await process.wait()
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    await end_or_kill(process, STOP_TIMEOUT_S)
     if rank.reading is not None:
         rank.reading.cancel()
         await asyncio.gather(rank.reading, return_exceptions=True)
