@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrc.cli import names
+from mrc.collectives.mesh import Mesh
 from mrc.perf import serving
 from mrc.proto.endpoint import Endpoint
 from mrc.proto.memory import MemoryTable
@@ -84,6 +85,11 @@ def _complete_early(requestor: Requestor) -> bool:
     return _COMPLETE(requestor)
 
 
+async def _end_at_once(_: Mesh) -> None:
+    """Accept nobody."""
+    raise OSError("no listener")
+
+
 _COMPLETE = Requestor._complete  # noqa: SLF001 - to put a fault in front of it
 
 FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
@@ -92,6 +98,7 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
     "writes complete early": ("requestor", Requestor, "_complete", _complete_early),
     "memory stays open": ("rendezvous", Endpoint, "deregister", lambda *_: None),
     "any name will do": ("manifest", names, "_objection", lambda _: ""),
+    "nobody is accepted": ("ranks", Mesh, "_accept", _end_at_once),
     "any buffer will do": ("perf", serving, "check_room", lambda _: None),
 }
 

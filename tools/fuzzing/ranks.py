@@ -114,6 +114,7 @@ class _QueuePair:
     """Stands for a queue pair to a peer."""
 
     peer = "127.0.0.1:4001"
+    failure = None
 
     def __init__(self) -> None:
         self.channel = _Channel()
@@ -148,27 +149,28 @@ class _Region:
         pass
 
 
+class _Endpoint:
+    """Nobody answers."""
+
+    async def connect(self, *_: object, **__: object) -> Any:
+        await asyncio.Event().wait()
+
+
 class _Listener:
     """Nobody comes."""
 
     url = "mrc://127.0.0.1:4000/"
 
-    def __aiter__(self) -> _Listener:
-        return self
-
-    async def __anext__(self) -> Any:
+    async def accept(self) -> Any:
         await asyncio.Event().wait()
 
     async def close(self) -> None:
         pass
 
-    async def __aexit__(self, *_: object) -> None:
-        pass
 
-
-def _mesh() -> Mesh:
-    mesh = Mesh(cast("Any", None), cast("Any", _Listener()), _TOKEN)
-    mesh.members = Membership(0, _URLS, _TOKEN)
+def _mesh(rank: int = 0) -> Mesh:
+    mesh = Mesh(cast("Any", _Endpoint()), cast("Any", _Listener()), _TOKEN)
+    mesh.members = Membership(rank, _URLS, _TOKEN)
     return mesh
 
 
@@ -197,9 +199,14 @@ async def _meet(feed: Feed) -> None:
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    """End tasks that wait; one that has failed by itself is a fault."""
+    # Each has begun then: one that is cancelled before cannot fail.
+    await asyncio.sleep(0)
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    for end in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError):
+            raise end
 
 
 async def _store(feed: Feed) -> None:
@@ -232,17 +239,26 @@ async def _ask(feed: Feed) -> None:
 
 
 async def _hearts(feed: Feed) -> None:
-    """What a rank says of itself and of others."""
-    mesh = _mesh()
+    """What a rank says of itself and of others, also to one that asks who is left."""
+    own = feed.below(2)
+    mesh = _mesh(own)
     beating = Health(mesh, 1.0)
+    beating._hearts[1 - own] = cast("Any", _QueuePair())  # noqa: SLF001
+    asking = asyncio.ensure_future(beating.agree("world+0", [0, 1, 3]))
+    await asyncio.sleep(0)
+    others = [rank for rank in range(_RANKS) if rank != own]
     for _ in range(1 + feed.below(8)):
         with suppress(PeerError):
-            beating._hear_untrusted(1 + feed.below(_RANKS - 1), _said(feed, _NEWS))  # noqa: SLF001
+            beating._hear_untrusted(feed.pick(others), _said(feed, _NEWS))  # noqa: SLF001
+    done, waiting = await asyncio.wait({asking}, timeout=0.01)
+    for each in done:
+        assert each.exception() is None or isinstance(each.exception(), MrcError)
     for obituary in beating.failed.values():
         told = json.loads(json.dumps(obituary.to_json()))
         assert Obituary.from_json_untrusted(told, _RANKS) == obituary
     assert len(beating.broken) <= health.BROKEN_MAX
-    await _ended(beating._watching, mesh._accepting)  # noqa: SLF001
+    await beating.close(gently=False)
+    await _ended(beating._watching, mesh._accepting, *waiting)  # noqa: SLF001
 
 
 async def _messages(feed: Feed) -> None:
@@ -250,18 +266,21 @@ async def _messages(feed: Feed) -> None:
     qp = _QueuePair()
     lane = PointToPoint(cast("Any", qp), 1)
     expected = asyncio.get_running_loop().create_future()
-    lane._expected[1] = expected, 8  # noqa: SLF001
+    region, other = cast("mrc.MemoryRegion", _Region()), cast("mrc.MemoryRegion", _Region())
+    lane._expected[1] = point_to_point._Expected(expected, 8, region)  # noqa: SLF001
     for _ in range(1 + feed.below(6)):
         with suppress(PeerError):
             if feed.flag():
-                lane._finish_untrusted(feed.below(3), feed.below(10))  # noqa: SLF001
+                number, end = feed.below(3), feed.below(10)
+                where = feed.pick((region, None, other))
+                lane._finish_untrusted(number, where, end)  # noqa: SLF001
             else:
                 lane._hear_untrusted(_said(feed, _MESSAGES))  # noqa: SLF001
     if expected.done():
         expected.exception()
     assert lane._wished <= point_to_point.ASKED_MAX  # noqa: SLF001
     lane.abort()
-    await asyncio.gather(*lane._reading, return_exceptions=True)  # noqa: SLF001
+    await _ended(*lane._reading)  # noqa: SLF001
 
 
 async def _link(feed: Feed) -> None:
