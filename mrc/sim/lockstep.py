@@ -52,7 +52,8 @@ class Scenario:
         ranks: 2 to `RANKS_MAX`, a host each, with four planes of 1 Gbit/s.
         seed: of everything that is left to chance.
         loss: of datagrams on their way from host to host, 0 to 1.
-        deaths: ports that go silent in both directions for `DEAD_NS`, at times spread over a run.
+        deaths: ports that go silent in both directions for `DEAD_NS`, each another one, at times
+            spread over the shortest run that there can be; at most all of them.
     """
 
     ranks: int
@@ -83,10 +84,13 @@ class Scenario:
         )
 
     def _deaths(self, chance: Chance) -> Iterator[Fault]:
-        # A step takes no less than two hops and its own bytes.
-        least_ns = 2 * (self.ranks - 1) * (2 * HOP_NS + CHUNK_BYTES * 8)
+        # A step takes no less than one of its packets does, on the two links of a plane: the other
+        # packets can be on other planes meanwhile. So each dies before a run can be over.
+        packet_ns = 2 * (HOP_NS + 8 * MTU * NS_PER_S // BPS)
+        least_ns = 2 * (self.ranks - 1) * packet_ns
+        ports = [f"{name}.{plane}" for name in HOST_NAMES[: self.ranks] for plane in range(PLANES)]
         for _ in range(self.deaths):
-            port = f"{HOST_NAMES[chance.below(self.ranks)]}.{chance.below(PLANES)}"
+            port = ports.pop(chance.below(len(ports)))
             at_ns = START_NS + chance.below(least_ns)
             for way in ("up", "down"):
                 yield Fault(kind=FaultKind.CUT, where=f"{way} {port}", at_ns=at_ns, for_ns=DEAD_NS)
@@ -190,6 +194,9 @@ class AllReduce:
     def __init__(self, scenario: Scenario) -> None:
         if not 2 <= scenario.ranks <= RANKS_MAX:
             raise ConfigError(f"{scenario.ranks} ranks; must be 2 to {RANKS_MAX}")
+        ports = PLANES * scenario.ranks
+        if not 0 <= scenario.deaths <= ports:
+            raise ConfigError(f"{scenario.deaths} dead of {ports} ports")
         self._simulation = Simulation(scenario.options())
         self.network = self._simulation.network
         ranks, chance = scenario.ranks, Chance(scenario.seed)

@@ -9,7 +9,7 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.sim.failure import CheckFailed
-from mrc.sim.lockstep import CHUNK_BYTES, PLANES, RANKS_MAX, AllReduce, Scenario
+from mrc.sim.lockstep import CHUNK_BYTES, PLANES, RANKS_MAX, START_NS, AllReduce, Scenario
 from tests.sim.test_tables import stored
 
 
@@ -44,6 +44,22 @@ def test_an_end_that_does_not_come_is_found() -> None:
         run.network.links[f"up b.{plane}"].cut()
     with pytest.raises(CheckFailed, match=r"no step for|RETRY"):
         run.run()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ports_die_before_the_end_and_each_once(ranks: int) -> None:
+    """As many as were asked for, in the shortest run as well: that without a loss."""
+    least_ns = AllReduce(Scenario(ranks, seed=1)).run().took_ns
+    for seed in range(1, 21):
+        faults = Scenario(ranks, seed, deaths=5).options().faults
+        assert len({fault.where for fault in faults}) == 2 * 5
+        assert all(START_NS <= fault.at_ns < START_NS + least_ns for fault in faults)
+
+
+def test_no_more_ports_die_than_there_are() -> None:
+    """Two ranks have eight."""
+    with pytest.raises(ConfigError, match="9 dead of 8 ports"):
+        AllReduce(Scenario(2, seed=1, deaths=9))
 
 
 @pytest.mark.parametrize("ranks", [0, 1, RANKS_MAX + 1])

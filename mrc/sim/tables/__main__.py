@@ -38,7 +38,7 @@ def _counted(rows: Iterable[Row], of: int) -> Iterator[Row]:
 @click.option(
     "--ranks",
     type=click.IntRange(2, RANKS_MAX),
-    help=f"Of all_reduce. Default: {all_reduce.RANKS}; 64 take a minute a seed, 256 half an hour.",
+    help=f"Of all_reduce. Default: {all_reduce.RANKS}; 64 take a minute a seed, 256 twelve.",
 )
 @click.option(
     "--seeds",

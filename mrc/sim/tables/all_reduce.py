@@ -9,12 +9,14 @@ up. A port that dies swallows both directions for 200 ms, longer than a run. Sev
 |---|---|
 | ranks | hosts in the ring |
 | loss_% | of datagrams on their way from host to host, control packets as well |
-| dead | ports that die, at times spread over the run |
+| dead | ports that die, each another one, at times spread over the shortest run there can be |
 | p50_ms, p99_ms, max_ms | until the last rank has all sums, over the seeds |
 | ratio | the median to that without loss and death |
 | step50_us, step99_us, stepmax_us | of one step of one rank, over ranks, steps and seeds |
 | packets, again | sent by all, and those of them sent again |
 | timeouts | of the retransmission timer |
+
+Of fewer than a hundred seeds p99_ms is max_ms, the longest run. Steps are many: their p99 is one.
 
 A larger ring takes its time: 64 ranks ten seconds a run, 256 some minutes.
 
