@@ -75,6 +75,14 @@ def test_the_longest_step_is_the_longest_while_the_plane_is_dead() -> None:
     assert (row.longest_step, row.longest_ms, row.median_ms, row.medians) == (2, 90, 50, 1.8)
 
 
+def test_the_median_is_that_of_the_steps_with_all_planes() -> None:
+    """What the fault makes slow for long is not what it is measured by."""
+    row = figures.row(figures.OURS, trainings([50, 60, 110, 110, 110, 110, 50], (120, 500)))
+    assert (row.median_ms, row.medians) == (50, 2.2)
+    with pytest.raises(ValueError, match="no median"):
+        figures.row(figures.OURS, trainings([50, 50], (10, 90)))
+
+
 def test_a_fault_that_no_step_saw_is_no_figure() -> None:
     """It would pass for the best there is."""
     with pytest.raises(ValueError, match="mrc: the plane was dead in no step"):

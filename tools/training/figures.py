@@ -16,7 +16,7 @@ OURS, OTHERS = "mrc", "gloo"
 UNDISTURBED, DISTURBED = "undisturbed", "disturbed"
 """Names of the two trainings of each backend: without and with a plane that dies."""
 LONGEST_MEDIANS_MAX = 2.0
-"""Our longest step while a plane is dead, in median steps: below this."""
+"""Our longest step while a plane is dead, in median steps with all planes: below this."""
 STALL_RATIO_MIN = 5.0
 """The longest step of gloo over the dead path, in longest steps of ours."""
 LOSS_TOLERANCE = 1e-5
@@ -32,7 +32,8 @@ class Row:
 
     Attributes:
         backend: which.
-        median_ms: of all steps of the training in which the plane dies.
+        median_ms: step before the plane dies and after it is healed, in the training in which it
+            does.
         longest_ms: step while the plane is dead.
         longest_step: its number, from 0.
         medians: the one in units of the other.
@@ -68,14 +69,17 @@ def row(backend: str, trainings: Mapping[str, Training]) -> Row:
     """Return the numbers of a backend.
 
     Raises:
-        ValueError: no step was under way while the plane was dead: nothing was shown.
+        ValueError: no step was under way while the plane was dead, or none at another time: nothing
+            was shown.
     """
     still, hit = trainings[UNDISTURBED], trainings[DISTURBED]
     if not hit.dead_steps:
         raise ValueError(f"{backend}: the plane was dead in no step")
     steps_ms, still_ms = hit.steps_ms, still.steps_ms
     longest = max(hit.dead_steps, key=lambda step: steps_ms[step])
-    median_ms = statistics.median(steps_ms)
+    # Of four planes three are left, so the dead steps may be slower: they are no measure.
+    living = [time_ms for step, time_ms in enumerate(steps_ms) if step not in hit.dead_steps]
+    median_ms = statistics.median(living)
     return Row(
         backend=backend,
         median_ms=median_ms,
@@ -102,7 +106,7 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
     ours, theirs = by_name.get(OURS), by_name.get(OTHERS)
     if ours is not None:
         medians = ours.medians
-        what = f"{OURS}: longest step while the plane is dead, in medians: under 2"
+        what = f"{OURS}: longest step while the plane is dead, in medians of the others: under 2"
         found.append(Verdict(what, medians < LONGEST_MEDIANS_MAX, medians))
     if ours is not None and theirs is not None:
         ratio = theirs.longest_ms / ours.longest_ms
