@@ -41,7 +41,8 @@ HEART = "heart"
 BEATS_PER_TIMEOUT = 5
 DETECT_S_DEFAULT = 5.0
 LEAVE_TIMEOUT_S = 2.0
-"""How long the lowest rank waits, when it leaves, for the others to do so as well."""
+"""How long the lowest rank waits, when it leaves, for the others to do so as well, and all that
+they hear of it."""
 ANSWER_TIMEOUT_S = 1.0
 """To ask a rank that has ended a heart whether it took this one for dead."""
 _RETRY_S = 0.05
@@ -498,16 +499,25 @@ class Health:
         if self._closing:
             return
         if gently and self._hearts and self.lowest == self._me:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                    await asyncio.gather(*(self.end_of(rank) for rank in list(self._hearts)))
+            await _not_for_long(*(self.end_of(rank) for rank in list(self._hearts)))
         self._closing = True
-        farewells = [_say_if_it_hears(qp, {"left": True}) for qp in self._hearts.values()]
-        with contextlib.suppress(TimeoutError):
-            # A peer that stands still takes nothing.
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await asyncio.gather(*farewells)
+        # A peer that stands still takes nothing.
+        await _not_for_long(
+            *(_say_if_it_hears(qp, {"left": True}) for qp in list(self._hearts.values()))
+        )
         tasks = [self._watching, *self._attending.values(), *self._saying]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _not_for_long(*doing: Coroutine[Any, Any, None]) -> None:
+    """Wait, but at most `LEAVE_TIMEOUT_S`."""
+    tasks = [asyncio.ensure_future(each) for each in doing]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, timeout=LEAVE_TIMEOUT_S)
+    finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
