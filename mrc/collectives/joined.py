@@ -27,12 +27,16 @@ class World(Communicator):
     """All ranks of a job; made by `join`. Its end is the end of all communicators made from it.
 
     Attributes:
+        endpoint: of this rank, for the counters of its queue pairs; it belongs to the world.
         store: rank 0's small key-value store, for programs that want to tell each other more.
     """
 
-    def __init__(self, joined: joining.Joined, health: Health, timeout_s: float) -> None:
+    def __init__(
+        self, endpoint: mrc.Endpoint, joined: joining.Joined, health: Health, timeout_s: float
+    ) -> None:
         members = joined.mesh.members
         super().__init__(joined.mesh, health, WORLD, range(members.size), timeout_s=timeout_s)
+        self.endpoint = endpoint
         self.store: Store = joined.store
         self._joined = joined
         self._gently = True
@@ -74,7 +78,7 @@ class Joining:
             await health.close(gently=False)
             await joined.close()
             raise
-        return World(joined, health, self._timeout_s)
+        return World(self._endpoint, joined, health, self._timeout_s)
 
     def __await__(self) -> Generator[Any, None, World]:
         return self._join().__await__()

@@ -124,7 +124,7 @@ async def test_closing_goes_on_when_the_waiting_is_cancelled() -> None:
         await each([other.send(b"abc", 0), receiving])
         await other.close()
         await each(closing)
-        assert not one._mesh._endpoint.queue_pairs  # noqa: SLF001
+        assert not one.endpoint.queue_pairs
         assert one._mesh._accepting.done()  # noqa: SLF001
 
 
@@ -194,15 +194,17 @@ async def test_a_cancelled_connect_leaves_no_queue_pair(monkeypatch: pytest.Monk
             said.set()
             await asyncio.get_running_loop().create_future()
 
-        net = worlds[1]._mesh  # noqa: SLF001
-        before = len(net._endpoint.queue_pairs)  # noqa: SLF001
+        queue_pairs = worlds[1].endpoint.queue_pairs
+        before = len(queue_pairs)
         with monkeypatch.context() as patch:
             patch.setattr("mrc.json_channel.JsonChannel.send", say)
-            connecting = asyncio.ensure_future(net.connect("context", 0))
+            connecting = asyncio.ensure_future(
+                worlds[1]._mesh.connect("context", 0)  # noqa: SLF001
+            )
             await said.wait()
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
-        await until(lambda: len(net._endpoint.queue_pairs) == before)  # noqa: SLF001
+        await until(lambda: len(queue_pairs) == before)
 
 
 async def test_queue_pairs_that_nobody_took_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,8 +200,7 @@ async def test_behind_locks(tmp_path: Path) -> None:
     async def one(start: Bootstrap) -> None:
         async with collectives.join(start) as world:
             await world.barrier()
-            endpoint = world._mesh._endpoint  # noqa: SLF001 - nobody else has the queue pairs
-            ciphers.update(qp.facts().cipher for qp in endpoint.queue_pairs)
+            ciphers.update(qp.facts().cipher for qp in world.endpoint.queue_pairs)
 
     await each([one(start) for start in starts])
     assert ciphers
