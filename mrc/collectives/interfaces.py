@@ -194,7 +194,10 @@ def address_towards(host: str, port: int) -> str:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, where = found[0]
+    except OSError as error:
+        raise ConfigError(f"cannot find {host}: {error.strerror or error}") from error
+    family, kind, protocol, _, where = found[0]
+    try:
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(where)
             name = probe.getsockname()

@@ -110,5 +110,5 @@ def test_this_host_has_a_loopback_address() -> None:
 
 def test_a_host_that_there_is_not_is_named() -> None:
     """Before anything is tried."""
-    with pytest.raises(ConfigError, match=r"no way to no-such-host\.invalid"):
+    with pytest.raises(ConfigError, match=r"cannot find no-such-host\.invalid"):
         interfaces.address_towards("no-such-host.invalid", 1)
