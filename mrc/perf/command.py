@@ -61,7 +61,7 @@ outstanding, -D seconds, -b both ways, -q queue pairs. Gbps are 10^9 bit/s of pa
 \b
 Exit codes: 0 done, 1 failed or wrong contents, 2 usage or local set-up, 3 listener not reached
 or busy, 4 peer or all paths lost, 6 standard output full or closed, 7 protocol or version
-mismatch, 130 and 143 signals.
+mismatch, with --coll also ranks with different options, 130 and 143 signals.
 """
 
 

@@ -238,7 +238,8 @@ network_options = _adding(
         "locked",
         is_flag=True,
         help="When listening: encrypt, and let in only who has the URL that is printed. The"
-        " connecting side needs nothing but the whole URL.",
+        " connecting side needs nothing but the whole URL. With --coll --ranks: encrypt, between"
+        " the ranks that are started here.",
     ),
     click.option(
         "--connect-timeout",
@@ -341,7 +342,7 @@ output_options = _adding(
         "as_json",
         is_flag=True,
         help="Print one JSON document at the end, also on failure, and nothing else on standard"
-        " output.",
+        " output. With --coll rank 0 does so, and another rank where it fails.",
     ),
     click.option(
         "--json-stream",

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from mrc.cli.failures import ExitCode
-from mrc.errors import ConfigError
+from mrc.errors import ConfigError, PeerUnreachable
 from mrc.perf import command
 from mrc.perf.collective.figures import CollectiveTest
-from mrc.perf.collective.own_ranks import OwnRanks
+from mrc.perf.collective.own_ranks import OwnRanks, RankEnded
 from mrc.perf.collective.session import CollectiveSession
 from mrc.perf.collective.settings import Collective, CollectivePlan
 from tests.cli.commands import DEADLINE_S, Running, environment, eventually, running
@@ -119,6 +119,7 @@ def test_algorithms_are_compared_in_one_command() -> None:
     assert set(row["seconds"]) == {"doubling", "ring"}
     assert row["fastest"] == min(row["seconds"], key=row["seconds"].__getitem__)
     assert row["chosen"] == "doubling"
+    assert ended.document["end"]["bus_bits_per_second"] is None
 
 
 def ranks_of_a_job(*arguments: str) -> list[subprocess.Popen[str]]:
@@ -244,6 +245,71 @@ def test_a_document_of_a_failed_run_has_the_tests_before() -> None:
     assert body["error"]["message"] == "enough"
     assert body["end"]["tests"][0]["bits_per_second"] == 8e9
     assert body["end"]["tests"][0]["wrong_elements"] is None
+
+
+@pytest.mark.parametrize("as_stream", [False, True])
+def test_a_rank_that_is_not_0_prints_json_where_it_fails(
+    capfd: pytest.CaptureFixture[str], *, as_stream: bool
+) -> None:
+    """Its own error, which rank 0 may never hear of; where all goes well rank 0 speaks for all."""
+    plan = CollectivePlan(collective=Collective.ALL_REDUCE, ranks=2, sizes=(8,))
+
+    def session() -> CollectiveSession:
+        return CollectiveSession(plan, 1, as_json=True, as_stream=as_stream, start={})
+
+    async def fail() -> ExitCode:
+        raise PeerUnreachable("rank 0 is not there")
+
+    async def succeed() -> ExitCode:
+        return ExitCode.DONE
+
+    assert session().run(succeed) is ExitCode.DONE
+    assert capfd.readouterr().out == ""
+    assert session().run(fail) is ExitCode.NOT_REACHED
+    told = json.loads(capfd.readouterr().out)
+    error = told["data"] if as_stream else told["error"]
+    assert (error["message"], error["exit_code"]) == ("rank 0 is not there", ExitCode.NOT_REACHED)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"locked": False, "paths": 16}, "# not encrypted; 16 paths, MTU up to 4096, iCRC off"),
+        ({"locked": True, "paths": 1}, "# encrypted; 1 path, MTU up to 4096, iCRC off"),
+    ],
+)
+def test_the_table_says_what_its_figures_depend_on(
+    given: dict[str, object], words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Lock, paths, packets, and the algorithms of all sizes."""
+    sizes = (8, 64 << 20)
+    plan = CollectivePlan(collective=Collective.ALL_REDUCE, ranks=4, sizes=sizes)
+    start = {"mtu_bytes": 4096, "icrc": False, **given}
+    CollectiveSession(plan, 0, as_json=False, as_stream=False, start=start).met([])
+    assert f"{words}; by doubling and ring\n" in capfd.readouterr().out
+
+
+def test_a_rank_that_lost_another_one_is_not_the_one_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line about the lost rank, with one prefix at most, which whoever prints it adds."""
+    command = tmp_path / "rank"
+    words = "rank 1 at 127.0.0.1:9 failed: silent on all paths for 5.00 s"
+    command.write_text(
+        f'#!/bin/sh\n[ "$RANK" = 1 ] && exec sleep 60\necho "mrc-perf: {words}" >&2\nexit 4\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(command))
+    others = [{**environment(), "RANK": str(rank)} for rank in (1, 2)]
+
+    async def start() -> None:
+        async with OwnRanks(others, ()) as ranks, asyncio.timeout(DEADLINE_S):
+            await ranks.watch()
+
+    with pytest.raises(RankEnded) as caught:
+        asyncio.run(start())
+    assert str(caught.value) == words
+    assert caught.value.rank == 1
 
 
 # Refusals.

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from mrc.collectives import Operation, Plan, Receive, Send, register
+from mrc.collectives import Communicator, Operation, Plan, Receive, Send, register
 from mrc.collectives.plans import forget
+from mrc.errors import PeerProtocolError
 from mrc.perf.collective.compare import fastest
-from mrc.perf.collective.figures import CollectiveTest, closing_lines
+from mrc.perf.collective.figures import HEADING, CollectiveTest, closing_lines
 from mrc.perf.collective.measuring import Where, measure
 from mrc.perf.collective.settings import FACTS, Collective, CollectivePlan
 from tests.collectives.cluster import cluster, each
@@ -103,6 +104,59 @@ def test_a_wrong_result_is_counted_and_an_unverified_one_is_not(swapping: str) -
     assert closing_lines([looked])[0] == "# Out of bounds values : 1 FAILED"
     assert len(closing_lines([blind])) == 1
     assert "N/A" in str(blind)
+
+
+def test_ranks_with_different_plans_all_say_so_and_name_the_odd_ones() -> None:
+    """Before anything is measured; how long a rank waits may differ."""
+    plan = CollectivePlan(collective=Collective.ALL_REDUCE, ranks=3, sizes=(64,), **QUICK)
+    plans = [replace(plan, timeout_s=9), plan, replace(plan, sizes=(128,))]
+
+    async def meet(world: Communicator, own: CollectivePlan) -> None:
+        with pytest.raises(PeerProtocolError, match="rank 2 measures something else than rank 0"):
+            await measure(world, own, Quiet())
+
+    async def run() -> None:
+        async with cluster(3) as worlds:
+            await each(meet(world, own) for world, own in zip(worlds, plans, strict=True))
+
+    asyncio.run(run())
+
+
+def of_size(size_bytes: int, time_ns: float, algorithms: tuple[str, ...] = ("ring",)) -> list[str]:
+    """Return the lines of tests that took so long, and what they come to."""
+    plan = CollectivePlan(
+        collective=Collective.ALL_REDUCE, ranks=2, sizes=(size_bytes,), algorithms=algorithms
+    )
+    times: dict[str, float] = dict.fromkeys(("time_ns", "time_ns_min", "time_ns_max"), time_ns)
+    tests = [
+        CollectiveTest(plan=plan, count=size_bytes // 4, algorithm=name, wrong=0, **times)
+        for name in algorithms
+    ]
+    return [*map(str, tests), *closing_lines(tests)]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "time_ns", "shown"),
+    [
+        (8, 960e3, "8.333e-06"),
+        (1024, 1e6, "0.001024"),
+        (4096, 1e5, "0.0410"),
+        (1 << 20, 1e6, "1.05"),
+    ],
+)
+def test_slow_tests_have_four_digits_too_and_columns_stand(
+    size_bytes: int, time_ns: float, shown: str
+) -> None:
+    """A small message has a bandwidth that is not nothing."""
+    row, *_ = of_size(size_bytes, time_ns)
+    assert row.split()[6:8] == [shown, shown]
+    assert len(row) == len(HEADING[0])
+
+
+def test_rivals_have_no_average() -> None:
+    """It would be the bandwidth of nothing."""
+    assert of_size(64, 1e6, ("doubling", "ring"))[2:] == ["# Out of bounds values : 0 OK"]
+    assert of_size(64, 1e6)[-1].startswith("# Avg bus bandwidth")
 
 
 def test_algorithms_take_turns_and_the_fastest_is_named() -> None:

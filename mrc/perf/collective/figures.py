@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -14,7 +14,7 @@ GIGA = 1e9
 
 
 def _line(*cells: object) -> str:
-    widths = (12, 13, 9, 6, 5, 10, 7, 7, 7)
+    widths = (12, 13, 9, 6, 5, 10, 9, 9, 7)
     return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
@@ -103,20 +103,30 @@ class CollectiveTest:
 
 
 def _short(value: float) -> str:
-    """Four digits or so, as nccl-tests has them, and as many of what is less than one."""
+    """Four digits or so, as nccl-tests has them, and as many of what is less than a hundredth."""
+    if 0 < value < 0.01:
+        return f"{value:#.4g}"
     decimals = 0 if value >= 10_000 else 1 if value >= 100 else 2 if value >= 1 else 4
     return f"{value:.{decimals}f}"
 
 
-def average_bus_bytes_per_second(tests: Iterable[CollectiveTest]) -> float:
-    """Return the mean bus bandwidth of all tests, small and large alike, as nccl-tests does it."""
+def average_bus_bytes_per_second(tests: Sequence[CollectiveTest]) -> float | None:
+    """Return the mean bus bandwidth of all tests, small and large alike, as nccl-tests does it.
+
+    Algorithms that are compared have none together.
+    """
+    if len(tests[0].plan.algorithms) > 1:
+        return None
     return fmean(test.bus_bytes_per_second for test in tests)
 
 
 def closing_lines(tests: Sequence[CollectiveTest]) -> list[str]:
     """Return the last lines of a table, in the words of nccl-tests."""
     wrong = sum(bool(test.wrong) for test in tests)
-    lines = [f"# Avg bus bandwidth    : {average_bus_bytes_per_second(tests) / GIGA:.6g}"]
+    average = average_bus_bytes_per_second(tests)
+    lines = []
     if tests[0].wrong is not None:
-        lines.insert(0, f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+        lines.append(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+    if average is not None:
+        lines.append(f"# Avg bus bandwidth    : {average / GIGA:.6g}")
     return lines

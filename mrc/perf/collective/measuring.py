@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter_ns
 from typing import Protocol
@@ -13,12 +14,13 @@ from typing import Protocol
 import numpy as np
 
 from mrc.collectives import Communicator
+from mrc.errors import PeerProtocolError
 from mrc.perf.collective.contents import Contents
 from mrc.perf.collective.exercise import Exercise
 from mrc.perf.collective.figures import CollectiveTest
 from mrc.perf.collective.settings import CollectivePlan
 
-_HOST_BYTES = 64
+_PID_BYTES, _PLAN_BYTES, _HOST_BYTES = 8, 32, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,10 @@ async def measure(
     """Run all tests of a plan, and return what all ranks have measured.
 
     Raises:
-        MrcError: a rank has failed, does something else, or took too long.
+        PeerProtocolError: on all ranks: they have not been given the same plan.
+        MrcError: a rank has failed, or took too long.
     """
-    audience.met(await _meet(communicator))
+    audience.met(await _meet(communicator, plan))
     contents = Contents(plan.dtype, plan.op, plan.ranks)
     tests = []
     for count in plan.counts:
@@ -58,19 +61,33 @@ async def measure(
     return tests
 
 
-async def _meet(communicator: Communicator) -> list[Where]:
-    """Learn which process on which host every rank is."""
+async def _meet(communicator: Communicator, plan: CollectivePlan) -> list[Where]:
+    """Learn which process on which host every rank is, and that all have the same plan.
+
+    Raises:
+        PeerProtocolError: they have not; it names those whose plan is not rank 0's.
+    """
+    # How long a rank waits is its own business.
+    shared = hashlib.sha256(repr(replace(plan, timeout_s=0)).encode()).digest()
     host = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
-    own = np.frombuffer(os.getpid().to_bytes(8, "big") + host, np.uint8)
+    own = np.frombuffer(os.getpid().to_bytes(_PID_BYTES, "big") + shared + host, np.uint8)
     told = np.empty(communicator.size * own.size, np.uint8)
     await communicator.all_gather(own, told)
+    rows = [row.tobytes() for row in told.reshape(communicator.size, own.size)]
+    plans = [row[_PID_BYTES : _PID_BYTES + _PLAN_BYTES] for row in rows]
+    others = [str(rank) for rank, each in enumerate(plans) if each != plans[0]]
+    if others:
+        raise PeerProtocolError(
+            f"rank {', '.join(others)} measures something else than rank 0: give all ranks the same"
+            " options"
+        )
     return [
         Where(
             rank,
-            int.from_bytes(row[:8].tobytes(), "big"),
-            row[8:].tobytes().rstrip(b"\0").decode(errors="replace"),
+            int.from_bytes(row[:_PID_BYTES], "big"),
+            row[_PID_BYTES + _PLAN_BYTES :].rstrip(b"\0").decode(errors="replace"),
         )
-        for rank, row in enumerate(told.reshape(communicator.size, own.size))
+        for rank, row in enumerate(rows)
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import sys
 from collections import deque
@@ -14,6 +15,7 @@ from typing import NoReturn, Self
 from mrc.cli.failures import ExitCode
 from mrc.errors import ConfigError, MrcError, TransportError
 from mrc.perf.own_listener import UNTIL_EOF, end_or_kill
+from mrc.perf.session import COMMAND
 from mrc.text import printable
 
 END_TIMEOUT_S = 10.0
@@ -21,12 +23,14 @@ END_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 3.0
 """For one that was told to end."""
 _LOST_ANOTHER = (ExitCode.LOST, ExitCode.NOT_REACHED)
+_ANOTHER_FAILED = re.compile(r"rank (?P<rank>\d+) at \S+ failed: ")
+"""How the message of `mrc.collectives.RankFailed` begins."""
 _LINES_KEPT = 20
 _WORDS_CHARACTERS = 500
 
 
 class RankEnded(TransportError):
-    """A rank that was started here ended before the run did.
+    """A rank that was started here ended, or was lost, before the run did.
 
     Attributes:
         rank: its number.
@@ -50,7 +54,7 @@ class _Rank:
         """Take what it says until it ends: a full pipe would stop it."""
         assert self.process.stderr is not None
         while line := await self.process.stderr.readline():
-            self.said.append(line.decode(errors="replace").strip())
+            self.said.append(line.decode(errors="replace").strip().removeprefix(f"{COMMAND}: "))
 
     async def failure(self) -> MrcError:
         """Tell why it ended."""
@@ -59,6 +63,10 @@ class _Rank:
             # Whoever it has started may still hold its standard error.
             await asyncio.wait((self.reading,), timeout=STOP_TIMEOUT_S)
         words = printable(" ".join(self.said), _WORDS_CHARACTERS)
+        about = _ANOTHER_FAILED.match(self.said[-1]) if self.said else None
+        if code in _LOST_ANOTHER and about is not None and int(about["rank"]) != self.rank:
+            # It has seen the failure of another one, which is all there is to say.
+            return RankEnded(printable(self.said[-1], _WORDS_CHARACTERS), int(about["rank"]))
         who = f"rank {self.rank}, process {self.process.pid},"
         if code == ExitCode.USAGE:
             return ConfigError(f"{who} could not be what was asked for: {words}")

@@ -24,7 +24,8 @@ class CollectiveSession(PerfSession):
     Args:
         plan: what is measured.
         rank: which one this is; all but 0 say nothing but what went wrong.
-        as_json: print one document at the end, and nothing else to standard output.
+        as_json: print one document at the end, and nothing else to standard output; ranks other
+            than 0 do so only when they fail.
         as_stream: print its parts as they come up instead, a line each.
         start: what the document's `start` says beyond version and time.
 
@@ -42,9 +43,7 @@ class CollectiveSession(PerfSession):
         start: dict[str, Any],
     ) -> None:
         self._speaks = rank == 0
-        super().__init__(
-            as_json=as_json and self._speaks, as_stream=as_stream and self._speaks, start=start
-        )
+        super().__init__(as_json=as_json, as_stream=as_stream, start={"rank": rank, **start})
         self._plan = plan
         self.tests: list[CollectiveTest] = []
 
@@ -58,8 +57,9 @@ class CollectiveSession(PerfSession):
         self.report.start["ranks"] = [
             {"rank": each.rank, "pid": each.pid, "host": printable(each.host)} for each in ranks
         ]
-        self._event("start", self.report.start)
         plan = self._plan
+        if self._speaks:
+            self._event("start", self.report.start)
         place = "in place" if in_place(plan) else "out of place"
         count = f"{plan.ranks} rank{'s' if plan.ranks > 1 else ''}"
         self.say(f"# {plan.collective}, {place}, {count}; 1 GB/s = 10^9 byte/s")
@@ -70,15 +70,29 @@ class CollectiveSession(PerfSession):
         turns = f", the median of {plan.rounds} rounds in turns" if plan.rounds > 1 else ""
         checked = "contents verified" if plan.verify else "contents not verified"
         self.say(f"# time is the mean of the ranks{turns}; {checked}")
+        self.say(f"# {self._settings()}")
         for each in ranks:
             self.say(f"#  Rank {each.rank:>3} Pid {each.pid:>7} on {printable(each.host)}")
         for line in HEADING:
             self.say(line)
 
+    def _settings(self) -> str:
+        """Say what the figures depend on, beside the machine."""
+        start, plan = self.report.start, self._plan
+        lock = "encrypted" if start["locked"] else "not encrypted"
+        count = f"{start['paths']} path{'s' if start['paths'] > 1 else ''}"
+        icrc = f"iCRC {'on' if start['icrc'] else 'off'}"
+        names = [name or plan.chosen(size) for name in plan.algorithms for size in plan.counts]
+        by = " and ".join(dict.fromkeys(filter(None, names)))
+        # Where the network takes less, so do the ranks.
+        text = f"{lock}; {count}, MTU up to {start['mtu_bytes']}, {icrc}"
+        return f"{text}; by {by}" if by else text
+
     def measured(self, test: CollectiveTest) -> None:
         """Print the row of the latest test."""
         self.tests.append(test)
-        self._event("test", test.to_json())
+        if self._speaks:
+            self._event("test", test.to_json())
         self.say(str(test))
 
     def concluded(self) -> None:
@@ -86,13 +100,19 @@ class CollectiveSession(PerfSession):
         for line in closing_lines(self.tests):
             self.say(line)
 
+    def _print_document(self, error: BaseException | None, code: ExitCode) -> None:
+        # Rank 0 tells what all have measured; why another one failed only that one may know.
+        if self._speaks or error is not None:
+            super()._print_document(error, code)
+
     def _document(self, error: BaseException | None, code: ExitCode) -> dict[str, Any]:
-        end = None
+        end: dict[str, Any] | None = None
         if self.tests:
+            average = average_bus_bytes_per_second(self.tests)
             end = {
                 "tests": [test.to_json() for test in self.tests],
                 "paths": [],
                 "explain": {},
-                "bus_bits_per_second": 8 * average_bus_bytes_per_second(self.tests),
+                "bus_bits_per_second": None if average is None else 8 * average,
             }
         return super()._document(error, code) | {"end": end}
