@@ -85,8 +85,8 @@ def run(scenario: Scenario, transport: Transport, lab_name: str, say: Say) -> Re
         )
     fabric = fabric_of(scenario)
     busy = busy_percent()
-    if busy > BUSY_PERCENT_MAX:
-        say(f"other programs take {busy:.0f} % of the processors: numbers will show that")
+    if warning := busy_warning(busy):
+        say(warning)
     with Lab(fabric, lab_name) as lab, Damage(scenario, lab, say) as damage:
         transport.prepare(lab, scenario)
         return asyncio.run(_Run(scenario, transport, lab, damage, say, busy).run())
@@ -98,6 +98,13 @@ def busy_percent(over_s: float = 0.2) -> float:
     time.sleep(over_s)
     total, idle = (now - then for now, then in zip(_processor_ticks(), before, strict=True))
     return 100 * (1 - idle / total) if total else 0.0
+
+
+def busy_warning(percent: float) -> str:
+    """Say what use of the processors by others means to a measurement; nothing if it is little."""
+    if percent <= BUSY_PERCENT_MAX:
+        return ""
+    return f"other programs take {percent:.0f} % of the processors: numbers show that"
 
 
 def _processor_ticks() -> tuple[int, int]:

@@ -23,6 +23,7 @@ from netns.fabric import plan
 from netns.lab import Lab
 from netns.places import RUN, free_name
 from netns.processes import TrafficFailed
+from netns.runner import busy_percent, busy_warning
 from training import figures
 from training.classroom import Plan, Training, assembled
 from training.picture import draw
@@ -99,7 +100,13 @@ class Wishes:
     type=click.IntRange(STEPS_BEFORE + 2, 100_000),
     help="Of a training. Default: what goes on for a while after the plane is healed.",
 )
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Of the network's first weights and of the order of the images, the same for all.",
+)
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
@@ -125,7 +132,7 @@ def cli(
     Four ranks, each in a host of its own in a lab of namespaces, learn handwritten digits with
     PyTorch's DistributedDataParallel: over mrc, and then, with the same seed and the same fault,
     over gloo, whose TCP takes one plane, the one that dies. Each trains twice, without and with the
-    fault. Needs root and Linux; takes about a minute and a half, and removes all it made.
+    fault. Needs root and Linux; takes about two minutes, and removes all it made.
 
     Over mrc the longest step while the plane is dead must be under two medians of the steps before
     and after, which have all planes; over gloo it must be five times as long, or the fault showed
@@ -145,12 +152,14 @@ def cli(
     kernel.require()
     fabric = plan(topology.load(TOPOLOGY, rate_mbps=rate_mbps))
     say: Say = lambda line: click.echo(line, err=True)  # noqa: E731  # one line, one use
+    busy = busy_percent()
     with Lab(fabric, lab_name) as lab:
         trainings = asyncio.run(train_all(wishes, lab, say))
     rows = [figures.row(backend, each) for backend, each in trainings.items()]
     draw(rows, trainings, picture)
     settings = {slot: getattr(wishes, slot) for slot in Wishes.__slots__}
-    document = figures.document(rows, trainings, settings | {"processors": os.cpu_count()})
+    machine = {"processors": os.cpu_count(), "busy_percent_before": round(busy, 1)}
+    document = figures.document(rows, trainings, settings | machine)
     if as_json:
         click.echo(json.dumps(document, indent=1))
     else:
@@ -158,6 +167,8 @@ def cli(
         console.print(_table(rows))
         for each in figures.verdicts(rows):
             console.print(f"{'ok  ' if each.holds else 'FAIL'} {each.what}: {each.value:.3g}")
+    if warning := busy_warning(busy):
+        say(warning)
     say(f"drawn: {picture}")
     sys.exit(0 if document["passed"] else EXIT_FAILED)
 

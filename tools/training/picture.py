@@ -64,7 +64,10 @@ def draw(rows: list[Row], trainings: Trainings, path: Path) -> None:
 
 def _steps(axes: Axes, rows: list[Row], trainings: Trainings) -> None:
     dead_s = max(trainings[row.backend][DISTURBED].dead_s for row in rows)
-    axes.set_title(f"Time of each training step; one plane of four is dead for {dead_s:.2g} s")
+    axes.set_title(
+        f"Time of each training step, one plane of four dead for {dead_s:.2g} s;"
+        " thin: without the fault"
+    )
     axes.set_yscale("log")
     axes.set_ylabel("ms, logarithmic")
     axes.grid(axis="y", color=LINES, linewidth=0.7)
@@ -98,7 +101,7 @@ def _shade(axes: Axes, hit: Training, colour: str) -> None:
 def _losses(axes: Axes, rows: list[Row], trainings: Trainings) -> None:
     axes.set_title("Loss: with the dead plane (lines) and without (dots)")
     axes.set_ylabel("cross entropy, logarithmic")
-    axes.set_xlabel("step; shaded: while the plane was dead")
+    axes.set_xlabel("step; shaded, in each one's colour: its steps while the plane was dead")
     axes.set_yscale("log")
     axes.grid(axis="y", color=LINES, linewidth=0.7)
     for row, width in zip(rows, (3.2, 1.2), strict=False):
