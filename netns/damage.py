@@ -139,7 +139,11 @@ def _due_s(step: Step) -> float:
 def in_words(fault: Fault) -> str:
     """Return what a fault does and where, for people."""
     where = ", ".join([*fault.links, *fault.nodes])
-    amount = "" if fault.amount is None else f" {fault.amount:g}"
+    amount = ""
+    # A reboot, which is of a switch, takes none.
+    if fault.amount is not None and fault.kind in faults.KINDS:
+        unit = faults.KINDS[fault.kind].unit
+        amount = f" {fault.amount:g} {'%' if unit == 'percent' else unit}"
     only = "" if fault.only == "all" else f" ({fault.only} only)"
     towards = "" if fault.towards is None else f" towards {fault.towards}"
     ev = "" if fault.path is None else f" of EV {fault.path} of {fault.flow}"

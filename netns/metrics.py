@@ -43,12 +43,18 @@ class Metric:
     what: str
     unit: str
     of: Of
+    of_ranks: str = ""
+    """What it says where flows are ranks, if those are other words."""
+
+    def says(self, traffic: str) -> str:
+        """Return what it says of a scenario's kind of traffic."""
+        return self.of_ranks if self.of_ranks and traffic == "all-reduce" else self.what
 
 
 METRICS: dict[str, Metric] = {}
 
 
-def metric(what: str, unit: str) -> Callable[[Of], Of]:
+def metric(what: str, unit: str, *, of_ranks: str = "") -> Callable[[Of], Of]:
     """Register a function as the metric of its name."""
 
     def register(function: Of) -> Of:
@@ -59,7 +65,7 @@ def metric(what: str, unit: str) -> Callable[[Of], Of]:
                 return None
             return value if value is not None and math.isfinite(value) else None
 
-        METRICS[function.__name__] = Metric(what, unit, finite)
+        METRICS[function.__name__] = Metric(what, unit, finite, of_ranks)
         return function
 
     return register
@@ -340,7 +346,11 @@ def marks(run: Recording) -> float | None:
 # Messages.
 
 
-@metric("messages that did not arrive whole, in order and once", "")
+@metric(
+    "messages that did not arrive whole, in order and once",
+    "",
+    of_ranks="operations with a result that is wrong or missing",
+)
 def undelivered(run: Recording) -> float | None:
     """All flows together."""
     return float(sum(flow.undelivered for flow in run.flows)) if run.flows else None
@@ -362,21 +372,25 @@ def _took(run: Recording) -> np.ndarray:
     return np.concatenate(parts)
 
 
-@metric("99th percentile of the time a message takes", "ms")
+@metric(
+    "99th percentile of the time a message takes",
+    "ms",
+    of_ranks="99th percentile of the time an operation takes",
+)
 def completion_p99_ms(run: Recording) -> float | None:
     """Of all flows but the victim."""
     took = _took(run)
     return float(np.percentile(took, 99)) * 1e3 if len(took) else None
 
 
-@metric("longest time a message takes", "ms")
+@metric("longest time a message takes", "ms", of_ranks="longest time an operation takes")
 def completion_max_ms(run: Recording) -> float | None:
     """Of all flows but the victim."""
     took = _took(run)
     return float(took.max()) * 1e3 if len(took) else None
 
 
-@metric("bandwidth of messages during the fault, as a share of that before it", "%")
+@metric("bandwidth of operations during the fault, as a share of that before it", "%")
 def operations_percent(run: Recording) -> float | None:
     """By the time they take, of those that lie in the one or the other and are the same size."""
     fault = _first(run)
@@ -384,7 +398,7 @@ def operations_percent(run: Recording) -> float | None:
     return _percent(before, _mean_s(run, fault.begin_s, _fault_end_s(run, fault)))
 
 
-@metric("longest time a message takes, as a multiple of the mean before the fault", "")
+@metric("longest time an operation takes, as a multiple of the mean before the fault", "")
 def completion_times(run: Recording) -> float | None:
     """Of all flows but the victim."""
     took, before = _took(run), _mean_s(run, *_quiet(run))

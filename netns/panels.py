@@ -47,6 +47,7 @@ KEY_BEGINS_PIXELS = 300
 """To the left of this is the title of a panel."""
 PIXELS_PER_CHARACTER = 6.4
 LANES_MAX = 6
+WARM_UP = "warm-up, not judged"
 USUAL_PERCENT = 97
 """What a rate reaches more rarely than this must not decide the scale."""
 EDGES_MAX = 20
@@ -129,14 +130,24 @@ def fault_strip(axes: Axes, grid: Grid, lanes: Sequence[Faults], warmup_s: float
     axes.set_axis_off()
     if warmup_s > 0:
         axes.axvspan(0, warmup_s, color=LINES, linewidth=0, zorder=0)
-        free = [row for row, lane in enumerate(lanes) if lane[0][0] >= warmup_s] if lanes else [0]
-        if free and warmup_s / grid.end_s * axes.bbox.width > 60:
-            at = (warmup_s / 2, free[0] + 0.5)
-            axes.text(*at, "warm-up", ha="center", va="center", fontsize=9, color=MUTED)
+        begins_s = [lane[0][0] for lane in lanes] or [grid.end_s]
+        _warmup_words(axes, grid.end_s, warmup_s, begins_s)
     for row, lane in enumerate(lanes):
         bars = [(begin_s, max(end_s - begin_s, 0.0)) for begin_s, end_s, _ in lane]
         axes.broken_barh(bars, (row + 0.1, 0.8), color=BAD, linewidth=1)
         _fault_words(axes, grid.end_s, row + 0.5, lane)
+
+
+def _warmup_words(axes: Axes, all_s: float, warmup_s: float, begins_s: Sequence[float]) -> None:
+    """Say what the grey is, in it or beside it, in the first lane that is free for as long."""
+    pixel_s = all_s / axes.bbox.width
+    needs_s = (len(WARM_UP) * PIXELS_PER_CHARACTER + 12) * pixel_s
+    inside = needs_s < warmup_s
+    until_s = warmup_s if inside else warmup_s + needs_s
+    row = next((row for row, begin_s in enumerate(begins_s) if until_s <= begin_s), None)
+    if row is not None:
+        at_s = 6 * pixel_s + (0 if inside else warmup_s)
+        axes.text(at_s, row + 0.5, WARM_UP, va="center", fontsize=9, color=MUTED)
 
 
 def _fault_words(axes: Axes, all_s: float, y: float, lane: Faults) -> None:
@@ -270,18 +281,27 @@ def goodput_lines(axes: Axes, grid: Grid, lines: Sequence[Line], keyed: bool = T
 
 
 def events_per_bin(grid: Grid, run: Part) -> dict[str, Numbers]:
-    """Count what happened to packets: at the links where they say so, else at the senders."""
-    counted = {name: np.zeros(grid.count) for name in EVENTS}
+    """Count what happened to packets: at the links where they say so, else at the senders.
+
+    What nobody counted is left out.
+    """
+    counted: dict[str, Numbers] = {}
+
+    def add(name: str, values: Numbers) -> None:
+        counted[name] = counted.get(name, np.zeros(grid.count)) + values
+
     for link in parts(run, "links"):
         for name in ("dropped", "trimmed", "marked"):
-            counted[name] += grid.sums(part(link, "series").get(name), bin_s(link))
+            add(name, grid.sums(part(link, "series").get(name), bin_s(link)))
     at_sender = {"trimmed": "trims", "marked": "marked", "dropped": "lost"}
     at_sender = {kind: k for kind, k in at_sender.items() if not parts(run, "links")}
     at_sender |= {name: name for name in ("retransmitted", "spurious", "timeouts", "probes")}
     for flow in parts(run, "flows"):
+        samples = part(flow, "samples")
         for name, counter in at_sender.items():
-            counted[name] += grid.counted(part(flow, "samples"), counter)
-    return counted
+            if columns(samples, "at_s", counter)[0].size:
+                add(name, grid.counted(samples, counter))
+    return {name: counted[name] for name in EVENTS if name in counted}
 
 
 def event_lane(axes: Axes, grid: Grid, name: str, values: Numbers, decades: bool) -> None:

@@ -83,7 +83,12 @@ def _rows(report: Mapping[str, Any]) -> list[Row]:
         panel = Panel("", strip, (0, grid.end_s))
         rows.append(Row(0.25 * max(1, len(lanes)), (panel,), room=0.2))
     several = len(known) > 1
-    rows += list(_compared(known, grid, faults) if several else _alone(known[0], grid, faults))
+    if several:
+        rows += _compared(known, grid, faults)
+    else:
+        ranks = text(part(report, "scenario"), "traffic") == "all-reduce"
+        moved = "Operation" if ranks else "Message"
+        rows += _alone(known[0], grid, faults, moved=moved)
     rows[-1] = Row(rows[-1].height, rows[-1].panels, rows[-1].room, ends_axis=True)
     return [*rows, *_enlarged(known, faults)]
 
@@ -133,7 +138,7 @@ def _goodput(
     return _row(height, title, grid, faults, function)
 
 
-def _alone(run: Part, grid: Grid, faults: Faults) -> Iterator[Row]:
+def _alone(run: Part, grid: Grid, faults: Faults, *, moved: str) -> Iterator[Row]:
     flows = parts(run, "flows")
     moving = [flow for flow in flows if panels.carried(flow)]
     if len(flows) == 1 and moving:
@@ -160,7 +165,7 @@ def _alone(run: Part, grid: Grid, faults: Faults) -> Iterator[Row]:
             faults,
             partial(panels.rtt_and_window, flow=focus),
         )
-    title = f"Message completion: {_spread(flows, grid.end_s)}"
+    title = f"{moved} completion: {_spread(flows, grid.end_s)}"
     yield from _completions(_coloured(flows)[::-1], grid, faults, title)
 
 

@@ -41,6 +41,7 @@ def build(scenario: Scenario, recordings: list[Recording]) -> dict[str, Any]:
             "title": scenario.title,
             "what": scenario.what.strip(),
             "topology": scenario.topology,
+            "traffic": scenario.traffic,
             "mtu": recordings[0].fabric.mtu,
             "duration_s": scenario.duration_s,
             "warmup_s": scenario.warmup_s,
@@ -74,7 +75,7 @@ def _judge(scenario: Scenario, run: dict[str, Any]) -> list[dict[str, Any]]:
         found.append(
             {
                 "metric": name,
-                "what": METRICS[name].what,
+                "what": METRICS[name].says(scenario.traffic),
                 "unit": METRICS[name].unit,
                 "value": value,
                 "aim": list(expected.aim),
@@ -127,6 +128,7 @@ def _flow(run: Recording, flow: FlowSeen) -> dict[str, Any]:
         carried = run.plane_bins(flow.target, BIN_S, 0, run.duration_s)
         planes = {str(plane): _bins(each) for plane, each in carried.items()}
     done_s, took_s = flow.completions
+    moved = "operations" if run.scenario.traffic == "all-reduce" else "messages"
     return {
         "name": flow.name,
         "from": flow.source,
@@ -143,7 +145,7 @@ def _flow(run: Recording, flow: FlowSeen) -> dict[str, Any]:
             "took_ms": [round(float(t) * 1e3, 3) for t in took_s],
         },
         "totals": {
-            "messages": flow.sender.get("messages"),
+            moved: flow.sender.get("messages"),
             "arrived": flow.receiver.get("messages"),
             "corrupt": flow.receiver.get("corrupt"),
             "out_of_order": flow.receiver.get("out_of_order"),

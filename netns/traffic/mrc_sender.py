@@ -15,6 +15,7 @@ from time import monotonic_ns
 from typing import Any
 
 import mrc
+from netns.traffic import counters
 from netns.traffic.common import (
     Sampler,
     change,
@@ -53,23 +54,7 @@ class _Flow:
         if self.qp.failure is not None:
             return
         statistics = self.qp.statistics()
-        r = statistics.requestor
-        self.samples.append(
-            [
-                now_ns,
-                r.cwnd_bytes,
-                r.inflight_bytes,
-                r.srtt_ns,
-                r.packets_sent,
-                r.packets_retransmitted,
-                r.packets_lost,
-                r.packets_spurious,
-                r.trims,
-                r.timeouts,
-                r.probes,
-                sum(p.marked_packets for p in statistics.paths),
-            ]
-        )
+        self.samples.append(counters.row(now_ns, [statistics]))
         self.path_samples.append([p.acked_packets for p in statistics.paths])
 
     async def watch(self) -> None:

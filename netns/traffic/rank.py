@@ -1,13 +1,15 @@
 """One rank of an all-reduce that is repeated for a time, and how long each operation took.
 
 Orders: name, rank, size, url (of rank 0), interfaces (in NCCL's grammar), config (fields of
-`mrc.Config`), message_bytes (the buffer), start_s, stop_s, record (path). When all ranks have met
-it says `connected` and waits for the moment that is zero. How many operations there are is rank 0's
-business: its part of the last element, where the others have 0, is 1 in the last one.
+`mrc.Config`), message_bytes (the buffer), start_s, stop_s, record (path), period_ms. When all ranks
+have met it says `connected` and waits for the moment that is zero. How many operations there are is
+rank 0's business: its part of the last element, where the others have 0, is 1 in the last one.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import traceback
 from time import monotonic_ns
 from typing import Any
@@ -17,7 +19,9 @@ from numpy.typing import NDArray
 
 import mrc
 from mrc import collectives
+from netns.traffic import counters
 from netns.traffic.common import (
+    Sampler,
     moment_zero_ns,
     orders,
     run,
@@ -43,8 +47,21 @@ class _Rank:
         self.pattern[-1] = 0
         self.buffer: NDArray[np.float32] = np.zeros_like(self.pattern)
         self.completions: list[tuple[int, int]] = []
+        self.samples: list[list[int]] = []
         self.wrong = 0
         self.error = ""
+
+    def sample(self, now_ns: int) -> None:
+        """Note the counters of all queue pairs that live."""
+        taken = []
+        for qp in self.world.endpoint.queue_pairs:
+            # One that is about to be connected has none yet.
+            with contextlib.suppress(mrc.MrcError):
+                if qp.failure is None:
+                    taken.append(qp.statistics())
+        if taken:
+            row = counters.row(now_ns, taken)
+            self.samples.append(counters.grown(row, self.samples[-1] if self.samples else row))
 
     async def reduce_until_told(self, zero_ns: int) -> None:
         """Repeat the operation until rank 0 says that it is the last one."""
@@ -54,7 +71,7 @@ class _Rank:
         while not last:
             self._fill(is_last=self.world.rank == 0 and monotonic_ns() >= stop_ns)
             began_ns = monotonic_ns()
-            await self.world.all_reduce(self.buffer, timeout_s=OPERATION_TIMEOUT_S)
+            await self.world.all_reduce(self.buffer)
             self.completions.append((began_ns, monotonic_ns()))
             last = bool(self.buffer[-1])
             self.wrong += not self._is_sum()
@@ -79,6 +96,7 @@ class _Rank:
             "name": self.told["name"],
             "messages": len(self.completions),
             "completions_ns": self.completions,
+            "samples": self.samples,
             "corrupt": self.wrong,
             "error": self.error,
         }
@@ -92,8 +110,10 @@ async def _main() -> None:
         url=mrc.Url.parse(told["url"]),
         interface_list=collectives.InterfaceList.parse(told["interfaces"]),
     )
-    async with collectives.join(bootstrap, config=mrc.Config(**told["config"])) as world:
+    config = mrc.Config(**told["config"])
+    async with collectives.join(bootstrap, config=config, timeout_s=OPERATION_TIMEOUT_S) as world:
         rank = _Rank(told, world)
+        sampling = asyncio.create_task(Sampler(told["period_ms"], rank.sample).run())
         try:
             # Queue pairs are opened when they are first needed.
             await world.all_reduce(rank.buffer)
@@ -105,7 +125,9 @@ async def _main() -> None:
             rank.error = "; ".join(str(error) for error in group.exceptions)
             traceback.print_exc()
         finally:
+            rank.sample(monotonic_ns())
             save(told["record"], rank.record())
+            sampling.cancel()
 
 
 if __name__ == "__main__":

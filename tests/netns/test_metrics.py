@@ -5,8 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from netns import scenario
 from netns.metrics import METRICS, longest
 from netns.recording import binned
+from netns.report import build
+from netns.scenario import Expectation
 from tests.netns.stories import (
     FAIR_BYTES_A_SECOND,
     ZERO_NS,
@@ -162,6 +165,28 @@ def test_operations_that_all_saw_both_are_no_number() -> None:
     run = recording([flow([], completions_ns=operations((1.5, 2.5)))], [blackhole(2.0, 5.0)])
     assert measure("operations_percent", run) is None
     assert measure("completion_times", run) is None
+
+
+def test_ranks_carry_out_operations() -> None:
+    """Nothing that a scenario of ranks asks for speaks of messages; other traffic is messages."""
+    stories = [scenario.load(name) for name in scenario.names()]
+    names = {name for each in stories if each.traffic == "all-reduce" for name in each.expect}
+    assert names
+    assert not [name for name in names if "message" in METRICS[name].says("all-reduce")]
+    assert "a message takes" in METRICS["completion_max_ms"].says("messages")
+    assert "an operation takes" in METRICS["completion_max_ms"].says("all-reduce")
+
+
+def test_the_report_of_ranks_speaks_of_operations() -> None:
+    """In what is judged, and in the totals of a flow."""
+    ranks = {"traffic": "all-reduce", "expect": {"undelivered": Expectation(must=(0, 0))}}
+    run = recording([flow([], messages=3)])
+    run = replace(run, scenario=run.scenario.model_copy(update=ranks))
+    made = build(run.scenario, [run])
+    assert made["scenario"]["traffic"] == "all-reduce"
+    assert made["expectations"][0]["what"] == "operations with a result that is wrong or missing"
+    totals = made["runs"][0]["flows"][0]["totals"]
+    assert (totals["operations"], "messages" in totals) == (3, False)
 
 
 def test_jain_is_the_least_over_windows_of_a_second() -> None:

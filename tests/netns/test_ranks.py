@@ -44,6 +44,7 @@ async def started(lab: Lab) -> list[Traffic]:
             "start_s": 0,
             "stop_s": 3600,
             "record": str(record),
+            "period_ms": 10,
         }
         command = [sys.executable, "-m", "netns.traffic.rank", json.dumps(orders)]
         command = lab.command(host, command)

@@ -14,11 +14,13 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from netns import sheet
 from netns.ev_panel import abandoned
 from netns.page import bounds, figure, write_page
-from netns.panels import scale_of
+from netns.panels import events_per_bin, fault_strip, scale_of
 from netns.picture import draw
 from netns.readings import Grid, bins_around, fault_spans, grid_of, states
 from tests.netns import sample_report
@@ -115,6 +117,40 @@ def test_a_picture_is_quick_and_leaves_no_trace(tmp_path: Path) -> None:
     took_s = time.perf_counter() - began
     assert took_s < 6, "usually below 2 s"
     assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("traffic", "word"), [("all-reduce", "Operation"), ("messages", "Message"), (None, "Message")]
+)
+def test_ranks_complete_operations(
+    traffic: str | None, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The title of the panel says what each dot is."""
+    drawn: list[Figure] = []
+
+    class Kept(Figure):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            drawn.append(self)
+
+    monkeypatch.setattr(sheet, "Figure", Kept)
+    report = sample_report.black_hole()
+    report["scenario"]["traffic"] = traffic
+    draw(report, tmp_path / "report.png")
+    titles = [axes.get_title(loc="left") for axes in drawn[0].axes]
+    assert [title.split(":")[0] for title in titles if "completion" in title] == [
+        f"{word} completion"
+    ]
+
+
+@pytest.mark.parametrize(("warmup_s", "lanes"), [(0.3, 1), (4, 1), (0.3, 0)])
+def test_what_is_not_judged_is_labelled(warmup_s: float, lanes: int) -> None:
+    """In the strip above the panels: in the grey where it is long enough, else beside it."""
+    axes = Figure(figsize=(14, 1), dpi=100).subplots()
+    faults = [(5.0, 7.0, "blackhole on a-s2")][:lanes]
+    fault_strip(axes, Grid(0.01, 800), [faults] if faults else [], warmup_s)
+    assert "warm-up, not judged" in [text.get_text() for text in axes.texts]
 
 
 @pytest.mark.slow
@@ -318,6 +354,20 @@ def test_counters_are_counted_per_bin() -> None:
     samples = {"at_s": [0.005, 0.015, None, 0.031], "lost": [2, 5, 5, 9]}
     assert Grid(0.01, 4).counted(samples, "lost").tolist() == [2, 3, 0, 4]
     assert Grid(0.01, 4).counted(samples, "absent").tolist() == [0, 0, 0, 0]
+
+
+def test_what_nobody_counted_is_not_said_to_be_none() -> None:
+    """Senders without samples know nothing; the links of that run do."""
+    report = sample_report.black_hole()
+    (run,) = report["runs"]
+    grid = grid_of([run])
+    assert list(events_per_bin(grid, run))[3:] == [
+        *("retransmitted", "spurious", "timeouts", "probes")
+    ]
+    run["flows"][0]["samples"] = {}
+    assert list(events_per_bin(grid, run)) == ["dropped", "trimmed", "marked"]
+    run["links"] = []
+    assert events_per_bin(grid, run) == {}
 
 
 def test_long_runs_get_wider_bins() -> None:

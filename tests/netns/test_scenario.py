@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from netns import scenario
+from netns.damage import in_words
 from netns.errors import LabError
 from netns.runner import fabric_of
 from netns.scenario import Expectation, Fault
@@ -123,6 +124,19 @@ def test_a_topology_of_ones_own_lies_beside_the_scenario(tmp_path: Path) -> None
     )
     text = GOOD.replace("topology: four-plane", "topology: net.yaml").replace("a-s2", "a-s")
     assert fabric_of(load(tmp_path, text)).topology.title == "t"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"kind": "loss", "amount": 1, "towards": "b"}, "loss 1 % on a-s2 towards b"),
+        ({"kind": "big-packets", "amount": 1500}, "big-packets 1500 bytes on a-s2"),
+        ({"kind": "blackhole"}, "blackhole on a-s2"),
+    ],
+)
+def test_a_fault_in_words_has_its_unit(fault: dict[str, object], words: str) -> None:
+    """Where it takes a number."""
+    assert in_words(Fault.model_validate({**fault, "links": ["a-s2"]})) == words
 
 
 def test_a_fault_that_repeats_has_a_span_each_time() -> None:

@@ -10,16 +10,19 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from netns.traffic import files, tcp
+from netns.recording import SAMPLE_FIELDS
+from netns.traffic import counters, files, tcp
 from netns.traffic.payload import Expected
 from tests.netns.conftest import ROOT
 
 SIZE = 64 * 1024
+MTU_BYTES_MAX = 4096
 WAIT_S = 10
 
 Process = subprocess.Popen[str]
@@ -258,6 +261,64 @@ def test_a_tcp_receiver_that_is_silent_or_gone(
         monkeypatch.setattr(tcp, "wait_for_zero_ns", leave)
         tcp.send(orders.send)
         assert orders.record("send")["error"]
+
+
+@pytest.mark.slow
+def test_ranks_reduce_and_note_what_their_queue_pairs_count(
+    run: Run, port: int, tmp_path: Path
+) -> None:
+    """One row a period, all counters in their columns; they only ever grow."""
+    told = {
+        "size": 2,
+        "url": f"mrc://127.0.0.1:{port}/",
+        "interfaces": "lo",
+        "config": {},
+        "message_bytes": SIZE,
+        "start_s": 0,
+        "stop_s": 0.3,
+        "period_ms": 5,
+    }
+    records = [tmp_path / f"{rank}.json" for rank in range(2)]
+    ranks = [
+        run("rank", {**told, "name": f"rank-{rank}", "rank": rank, "record": str(records[rank])})
+        for rank in range(2)
+    ]
+    for process in ranks:
+        heard(process, "connected")
+    for process in ranks:
+        begin(process)
+    assert [ended(process) for process in ranks] == [0, 0], ranks[0].communicate()[1]
+    for record in (json.loads(path.read_text()) for path in records):
+        assert (record["corrupt"], record["error"]) == (0, "")
+        samples = np.array(record["samples"])
+        assert samples.shape[1] == 1 + len(SAMPLE_FIELDS)
+        assert (np.diff(samples[:, 4:], axis=0) >= 0).all()
+        sent = samples[-1, 1 + SAMPLE_FIELDS.index("sent")]
+        # Each sends half of the buffer twice.
+        assert sent >= record["messages"] * SIZE / MTU_BYTES_MAX
+
+
+class SharedPath(NamedTuple):
+    """What two queue pairs tell of a path of both, the same each time."""
+
+    marked_packets: int
+
+
+def test_a_row_is_of_all_queue_pairs_but_for_what_cannot_be_added() -> None:
+    """Windows and times are those of the busiest; two share their paths, and marks on them."""
+    names = (*counters.GAUGES, *counters.COUNTERS)
+    paths = [SharedPath(marked_packets) for marked_packets in (3, 4)]
+    taken: Any = [
+        SimpleNamespace(requestor=SimpleNamespace(**dict.fromkeys(names, number)), paths=paths)
+        for number in (10, 5)
+    ]
+    assert counters.row(99, taken) == [99, *[10] * 3, *[15] * 7, 7]
+
+
+def test_a_queue_pair_that_goes_does_not_take_its_counts_along() -> None:
+    """Windows and times may shrink."""
+    before, now = [1, 9, 9, 9, *[20] * 8], [2, 4, 4, 4, *[15] * 7, 21]
+    assert counters.grown(now, before) == [2, 4, 4, 4, *[20] * 7, 21]
 
 
 # How they end.
