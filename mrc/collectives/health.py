@@ -77,8 +77,7 @@ class Health:
         self.watchers: list[Callable[[], None]] = []
         self._hearts: dict[int, mrc.QueuePair] = {}
         self._heard_ns: dict[int, int] = {}
-        self._attending: dict[int, asyncio.Task[None]] = {}
-        self._saying: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._asked: dict[str, dict[int, list[int]]] = {}
         """As the lowest rank: context, then who asked to agree on it, and about which ranks."""
         self._agreed: dict[str, asyncio.Future[list[int]]] = {}
@@ -191,8 +190,8 @@ class Health:
 
     def _keep(self, doing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(doing)
-        self._saying.add(task)
-        task.add_done_callback(self._saying.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # Hearts.
 
@@ -237,17 +236,17 @@ class Health:
         ]
 
     def _on_heart(self, qp: mrc.QueuePair, rank: int) -> None:
-        """A rank takes this one for the lowest.
+        """A rank takes this one for the lowest; if it was given up it is told so.
 
         Raises:
-            PeerProtocolError: it has a heart here already, or was given up.
+            PeerProtocolError: it has a heart here already, or has left.
         """
         if rank in self.failed and not self._closing:
             self._keep(self._tell_given_up(qp, rank))
             return
         if rank in self._hearts or not self.alive(rank) or self._closing:
             raise PeerProtocolError(f"rank {rank}: one heart is enough", peer=qp.peer)
-        self._attending[rank] = asyncio.ensure_future(self._attend(qp, rank))
+        self._keep(self._attend(qp, rank))
 
     async def _tell_given_up(self, qp: mrc.QueuePair, rank: int) -> None:
         """Tell a rank that comes back that the others go on without it."""
@@ -429,15 +428,12 @@ class Health:
             raise PeerProtocolError(f"{ranks!r:.80} are not who is left of {asked!r:.80}")
         return ranks
 
-    def _is_out(self) -> bool:
-        return self.given_up is not None
-
     def _check_in(self) -> None:
         if self.given_up is not None:
             raise RankFailed(self.given_up)
 
     def _goes_on_with(self, rank: int) -> bool:
-        return self.alive(rank) and not self._is_out()
+        return self.alive(rank) and self.given_up is None
 
     async def end_of(self, rank: int) -> None:
         """Return when a rank is not there any more."""
@@ -505,7 +501,7 @@ class Health:
         await _not_for_long(
             *(_say_if_it_hears(qp, {"left": True}) for qp in list(self._hearts.values()))
         )
-        tasks = [self._watching, *self._attending.values(), *self._saying]
+        tasks = [self._watching, *self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

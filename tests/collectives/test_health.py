@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import mrc
 from mrc.collectives import Bootstrap, RankFailed, World, health, join
 from mrc.collectives.failures import Obituary
-from mrc.errors import PeerError, PeerProtocolError
+from mrc.errors import PeerError, PeerLost, PeerProtocolError
 from tests.collectives.cluster import bootstraps, cluster, each
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left"), pytest.mark.slow]
@@ -110,6 +110,24 @@ async def test_who_was_silent_for_too_long_is_told(silent: int) -> None:
         assert await names_itself(worlds[silent])
     finally:
         await each([world.abort() for world in worlds])
+
+
+async def test_a_heart_that_was_cut_is_taken_up_again() -> None:
+    """Both sides ask at once, both live, and nobody is taken for dead."""
+    async with cluster(2) as worlds:
+        await each([world.barrier() for world in worlds])
+        cut = [world._health._hearts[1 - world.rank] for world in worlds]  # noqa: SLF001
+        for qp in cut:
+            qp._connection.fail(PeerLost("cut"))  # noqa: SLF001
+        async with asyncio.timeout(10):
+            # Until each has another one; that is no event.
+            while not all(  # noqa: ASYNC110
+                world._health._hearts.get(1 - world.rank) not in (None, qp)  # noqa: SLF001
+                for world, qp in zip(worlds, cut, strict=True)
+            ):
+                await asyncio.sleep(0.01)
+        assert not any(world._health.failed for world in worlds)  # noqa: SLF001
+        await each([world.barrier() for world in worlds])
 
 
 async def names_itself(world: World) -> bool:
