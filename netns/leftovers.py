@@ -18,6 +18,7 @@ from netns.places import FILES, NAME, STATES, checked_name, prefix
 MARK = "MRC_LAB"
 """Environment variable of every process the lab starts: its value is the lab's name."""
 END_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 1.0
 KEPT = (".json", ".part", ".hop")
 """Suffixes of what a lab keeps in STATES, beside the lock, which is its holder's to remove."""
 
@@ -58,11 +59,32 @@ def processes(name: str) -> list[int]:
     """Return the processes a lab started that still run: they carry its mark."""
     wanted = f"{MARK}={checked_name(name)}".encode()
     found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if wanted in path.read_bytes().split(b"\0"):
-                found.append(int(path.parts[2]))
+            if wanted in environment(process).split(b"\0"):
+                found.append(int(process.name))
     return found
+
+
+def environment(process: Path) -> bytes:
+    """Return the environment with which a process, a folder of /proc, began.
+
+    execve(2) lets the parent go on before the new program's environment can be read: until
+    then the file is empty, and a process that is just being started would go unseen.
+
+    Raises:
+        OSError: it has none, has ended, or is somebody else's.
+    """
+    (process / "exe").readlink()  # Threads of the kernel have none: they are never waited for.
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while _is_starting(process) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return (process / "environ").read_bytes()
+
+
+def _is_starting(process: Path) -> bool:
+    """Whether the address where the environment ends, `env_end` of proc_pid_stat(5), is unset."""
+    return (process / "stat").read_bytes().split()[-2] == b"0"
 
 
 def _end_processes(name: str) -> list[int]:

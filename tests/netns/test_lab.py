@@ -17,7 +17,7 @@ from netns.delays import hop_devices
 from netns.errors import LabError
 from netns.fabric import plan
 from netns.lab import Lab
-from netns.leftovers import labs, processes, sweep
+from netns.leftovers import MARK, environment, labs, processes, sweep
 from netns.places import FILES, STATES, Claim, prefix
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -108,6 +108,15 @@ def test_processes_of_the_lab_are_ended_with_it(lab_name: str) -> None:
         assert sleeper.pid in processes(lab_name)
         up.down()
         assert sleeper.wait(timeout=10) == -signal.SIGTERM
+
+
+def test_a_process_that_is_just_being_started_is_waited_for(lab_name: str) -> None:
+    """Its environment cannot be read for a moment after the start: it would outlive the lab."""
+    for _ in range(200):
+        with subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: lab_name}) as sleeper:
+            began_with = environment(Path(f"/proc/{sleeper.pid}"))
+            sleeper.kill()
+        assert f"{MARK}={lab_name}".encode() in began_with.split(b"\0")
 
 
 def test_a_lab_that_a_process_is_using_is_no_other_process_s(lab_name: str) -> None:
