@@ -1,5 +1,6 @@
 """`tools/demo-training` with real ranks, in short: what it shows, and how it ends."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from netns.leftovers import labs
+from netns.leftovers import labs, processes
 from tests.netns.conftest import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -104,13 +105,10 @@ def test_a_rank_that_dies_is_told_by_name(lab_name: str, tmp_path: Path) -> None
 def processes_of(lab_name: str) -> dict[str, int]:
     """Return the ranks of a lab by their names: what has its mark, and orders."""
     found = {}
-    for folder in Path("/proc").iterdir():
-        try:
-            marked = f"MRC_LAB={lab_name}run\0" in (folder / "environ").read_text(errors="replace")
-            words = (folder / "cmdline").read_text(errors="replace").split("\0")
-        except OSError:
-            continue
-        if folder.name.isdigit() and marked and "training.rank" in words:
-            orders = json.loads(words[words.index("training.rank") + 1])
-            found[f"{orders['backend']}-{orders['rank']}"] = int(folder.name)
+    for pid in processes(f"{lab_name}run"):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+            if "training.rank" in words:
+                orders = json.loads(words[words.index("training.rank") + 1])
+                found[f"{orders['backend']}-{orders['rank']}"] = pid
     return found
